@@ -1,0 +1,76 @@
+//! Every limit and every time, by name.
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the wire format; both sides must speak the same one.
+pub const WIRE_VERSION: u8 = 1;
+
+/// Largest body of a frame (everything behind the header but the payload): bytes.
+pub const BODY_BYTES_MAX: usize = 512 * 1024;
+/// Largest payload of one request: bytes.
+pub const PAYLOAD_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Most extents, counted one by one, in one list request.
+pub const LIST_EXTENTS_MAX: usize = 16 * 1024;
+/// Requests under way on one stream of a client to a server.
+pub const SLOTS_PER_STREAM_MAX: usize = 64;
+/// Streams of one client to one server.
+pub const STREAMS_PER_SERVER_MAX: usize = 16;
+/// Requests that wait at the client for a free slot of a stream.
+pub const WAITING_PER_STREAM_MAX: usize = 16 * 1024;
+/// Largest answer that a server keeps to repeat it: bytes. What must happen once answers in less.
+pub const KEPT_REPLY_BYTES_MAX: usize = 16 * 1024;
+/// Sessions (client × stream) that one server keeps.
+pub const SESSIONS_MAX: usize = 64 * 1024;
+/// Connections that one server serves.
+pub const CONNECTIONS_MAX: usize = 16 * 1024;
+/// Capabilities that one connection remembers; the one longest unused leaves.
+pub const CAPABILITIES_PER_CONNECTION_MAX: usize = 4096;
+/// Longest file name: bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Longest path or text of a symbolic link: bytes.
+pub const PATH_BYTES_MAX: usize = 4096;
+/// Symbolic links followed in one path.
+pub const SYMLINKS_MAX: usize = 40;
+/// Entries in one answer to a directory listing.
+pub const ENTRIES_PER_REPLY_MAX: usize = 1024;
+/// Objects in one request to remove them.
+pub const REAP_BATCH_MAX: usize = 256;
+/// Largest value of an extended attribute: bytes.
+pub const XATTR_BYTES_MAX: usize = 64 * 1024;
+
+/// Times of the protocol, in milliseconds. One struct, so that the simulator can shrink them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Timing {
+    /// A client that waits and has heard nothing for so long asks for a sign of life.
+    pub heartbeat_ms: u64,
+    /// A server that was silent for so long, heartbeats included, is lost: its requests fail.
+    pub silence_ms_max: u64,
+    /// Pause before a connection is tried again.
+    pub reconnect_ms: u64,
+    /// A client that was silent for so long loses its handles and its kept answers.
+    pub lease_ms: u64,
+    /// How often a client renews its lease.
+    pub renew_ms: u64,
+    /// How long a capability is good for.
+    pub capability_ms: u64,
+    /// Pause before a request that was answered "busy" is made again.
+    pub busy_retry_ms: u64,
+    /// How long a request may be refused as "busy" on end before that is an error.
+    pub busy_ms_max: u64,
+}
+
+impl Default for Timing {
+    fn default() -> Timing {
+        Timing {
+            heartbeat_ms: 1_000,
+            silence_ms_max: 8_000,
+            reconnect_ms: 100,
+            lease_ms: 60_000,
+            renew_ms: 10_000,
+            capability_ms: 3_600_000,
+            busy_retry_ms: 5,
+            busy_ms_max: 60_000,
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! The handshake, and requests to a server itself.
+//!
+//! Client and server each prove that they know the pool's secret by answering the other's random
+//! challenge; neither sends it. A recorded handshake is useless: both nonces go into both proofs.
+
+use crate::auth::{Mac, Role, Sealed};
+use crate::types::{ClientId, Incarnation, ServerIndex, TargetId};
+use serde::{Deserialize, Serialize};
+
+/// A client's first words.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// `b"weir"`: says that this is no stray connection.
+    pub magic: [u8; 4],
+    /// Who calls.
+    pub client: ClientId,
+    /// Which of its streams to this server this is.
+    pub stream: u16,
+    /// As what it calls: which of the two secrets it will prove.
+    pub role: Role,
+    /// Random.
+    pub nonce: [u8; 32],
+}
+
+/// The magic of [`Hello`].
+pub const HELLO_MAGIC: [u8; 4] = *b"weir";
+
+/// The server's answer to [`Hello`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Challenge {
+    /// Random.
+    pub nonce: [u8; 32],
+}
+
+/// The client's proof, over both nonces.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proof {
+    /// See [`crate::auth::Secret::client_proof`].
+    pub mac: Mac,
+}
+
+/// The server's proof, and on what terms it serves.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// See [`crate::auth::Secret::server_proof`].
+    pub mac: Mac,
+    /// This life of the server process: another than last time means that it restarted.
+    pub server: Incarnation,
+    /// Whether the server still knows this stream's slots (kept answers, sequence numbers).
+    pub resumed: bool,
+    /// Silence after which the server forgets a client: milliseconds.
+    pub lease_ms: u64,
+}
+
+/// What can be asked of a server itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ControlRequest {
+    /// What it is and has. Answer: [`ControlReply::Description`].
+    Describe,
+    /// Makes it part of a pool; once in its life. Answer: [`ControlReply::Done`].
+    Form(Box<Formation>),
+    /// The pool map. Answer: [`ControlReply::Map`].
+    Map,
+    /// Counters and fill. Answer: [`ControlReply::Status`].
+    Status,
+    /// Ends the server in an orderly way. Answer: [`ControlReply::Done`].
+    Shutdown,
+}
+
+/// Answers to [`ControlRequest`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ControlReply {
+    /// To [`ControlRequest::Describe`].
+    Description(Description),
+    /// To [`ControlRequest::Map`].
+    Map(Box<PoolMap>),
+    /// To [`ControlRequest::Status`].
+    Status(Box<ServerStatus>),
+    /// Carried out.
+    Done,
+}
+
+/// What a server is before it belongs to a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Description {
+    /// Version of its program.
+    pub version: String,
+    /// Its process id, on its own host.
+    pub pid: u32,
+    /// Its host's name.
+    pub host: String,
+    /// Its targets: incarnation and memory in bytes.
+    pub targets: Vec<(Incarnation, u64)>,
+    /// Whether it belongs to a pool already.
+    pub formed: bool,
+}
+
+/// All that makes a server part of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Formation {
+    /// The pool.
+    pub map: PoolMap,
+    /// Which of the map's servers this one is.
+    pub index: ServerIndex,
+    /// The key of capabilities (32 bytes), sealed for this connection; clients never see it.
+    pub capability_key: Sealed,
+}
+
+/// Who is in a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolMap {
+    /// Counts changes of this map; requests to targets carry it.
+    pub epoch: u32,
+    /// The pool's identity, drawn at random when it was made.
+    pub pool: [u8; 16],
+    /// Its name.
+    pub name: String,
+    /// To whom it belongs: who proves the secret is this user.
+    pub owner_uid: u32,
+    /// The owner's primary group.
+    pub owner_gid: u32,
+    /// Its servers; [`ServerIndex`] counts these.
+    pub servers: Vec<ServerEntry>,
+    /// Which server holds each metadata shard.
+    pub metadata: Vec<ServerIndex>,
+    /// Stripe size of files that nobody said otherwise for: bytes.
+    pub stripe_size: u64,
+    /// Columns of such files; 0: all targets.
+    pub stripe_count: u32,
+}
+
+/// One server of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerEntry {
+    /// Where it listens: `host:port`.
+    pub address: String,
+    /// Its targets.
+    pub targets: Vec<TargetEntry>,
+}
+
+/// One target of a pool.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetEntry {
+    /// Its stable name.
+    pub id: TargetId,
+    /// Its life.
+    pub incarnation: Incarnation,
+    /// Its memory in bytes.
+    pub memory: u64,
+}
+
+impl PoolMap {
+    /// Which server holds a target, and the target's entry.
+    pub fn find(&self, target: TargetId) -> Option<(ServerIndex, &TargetEntry)> {
+        self.servers.iter().enumerate().find_map(|(index, server)| {
+            let entry = server.targets.iter().find(|entry| entry.id == target)?;
+            Some((ServerIndex(index as u16), entry))
+        })
+    }
+
+    /// All targets, in the order of their servers.
+    pub fn targets(&self) -> impl Iterator<Item = &TargetEntry> {
+        self.servers.iter().flat_map(|server| &server.targets)
+    }
+
+    /// The server that holds an inode's metadata shard.
+    pub fn metadata_of(&self, ino: crate::types::Ino) -> ServerIndex {
+        let shard = (ino.0 >> 48) as usize;
+        self.metadata.get(shard).copied().unwrap_or(self.metadata[0])
+    }
+}
+
+/// What a server has done and holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// Its index in the map.
+    pub index: u16,
+    /// Its address.
+    pub address: String,
+    /// Its process id, on its own host.
+    pub pid: u32,
+    /// Milliseconds since it started.
+    pub uptime_ms: u64,
+    /// Bytes of file data sent to clients.
+    pub bytes_read: u64,
+    /// Bytes of file data stored for clients.
+    pub bytes_written: u64,
+    /// Reads served.
+    pub reads: u64,
+    /// Writes served.
+    pub writes: u64,
+    /// Other requests to targets served.
+    pub target_requests: u64,
+    /// Requests to the metadata service served.
+    pub metadata_requests: u64,
+    /// Requests that failed.
+    pub failures: u64,
+    /// Requests answered from kept replies.
+    pub repeats: u64,
+    /// Requests answered "busy".
+    pub busy: u64,
+    /// Connections open now.
+    pub connections: u64,
+    /// Connections accepted in all.
+    pub connections_accepted: u64,
+    /// Sessions known now.
+    pub sessions: u64,
+    /// Memory stated, all targets: bytes.
+    pub memory: u64,
+    /// Memory in use, all targets: bytes.
+    pub memory_used: u64,
+    /// Objects held.
+    pub objects: u64,
+    /// Metadata memory stated (0: no metadata here): bytes.
+    pub metadata_memory: u64,
+    /// Metadata memory in use: bytes.
+    pub metadata_used: u64,
+    /// Inodes (0: no metadata here).
+    pub inodes: u64,
+    /// Processor time of the server in its own code: microseconds.
+    pub cpu_user_us: u64,
+    /// Processor time of the server in the kernel: microseconds.
+    pub cpu_system_us: u64,
+    /// Largest resident memory so far: bytes.
+    pub resident_max: u64,
+}

@@ -1,0 +1,472 @@
+//! Requests to the metadata service.
+//!
+//! **Sizes and times.** Targets own a file's size and time of last write. What the metadata service
+//! holds of them is *settled* (right, nobody need be asked) or not: while a handle is open for
+//! writing, and until somebody who has asked the targets afterwards reports back
+//! ([`MetaRequest::Settle`], or with the last [`MetaRequest::Close`]). Each opening for writing,
+//! truncation and change of times makes a new *version*; a report for an older version is ignored.
+//! Truncation and change of times also begin a new *data epoch*, which targets are told of: times of
+//! writes of older epochs count no more.
+
+use crate::auth::{Capability, ReapOrder};
+use crate::layout::Layout;
+use crate::types::{Attributes, Credentials, Entry, FileKind, Ino, WallTime};
+use serde::{Deserialize, Serialize};
+
+/// Body of a request to the metadata service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetaCall {
+    /// For whom. Believed from a trusted mount; anyone else is the pool's owner whatever it says.
+    pub who: Credentials,
+    /// What.
+    pub request: MetaRequest,
+}
+
+/// A place in the tree of names: a path below a directory. Where `path` has several components the
+/// service walks them, following symbolic links in all but the last. An absolute path starts at the
+/// root whatever `base` says. The empty path is `base` itself (for lookups only).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Directory to start from.
+    pub base: Ino,
+    /// Bytes of the path: no NUL; at most [`crate::config::PATH_BYTES_MAX`].
+    pub path: Vec<u8>,
+}
+
+impl Place {
+    /// `path` below `base`.
+    pub fn new(base: Ino, path: impl Into<Vec<u8>>) -> Place {
+        Place { base, path: path.into() }
+    }
+}
+
+/// For what a file is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenMode {
+    /// To read.
+    pub read: bool,
+    /// To write.
+    pub write: bool,
+    /// And cut to nothing (only with `write`).
+    pub truncate: bool,
+}
+
+impl OpenMode {
+    /// To read.
+    pub const READ: OpenMode = OpenMode { read: true, write: false, truncate: false };
+    /// To write.
+    pub const WRITE: OpenMode = OpenMode { read: false, write: true, truncate: false };
+    /// To read and write.
+    pub const READ_WRITE: OpenMode = OpenMode { read: true, write: true, truncate: false };
+}
+
+/// How a file should be striped; what is not said comes from its directory, then from the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LayoutWish {
+    /// Stripe size in bytes: a multiple of 4 KiB up to 1 GiB.
+    pub stripe_size: Option<u64>,
+    /// Columns; 0 or more than there are targets: all targets.
+    pub stripe_count: Option<u32>,
+}
+
+/// A time to set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SetTime {
+    /// The service's own time.
+    Now,
+    /// This time (only the owner may).
+    To(WallTime),
+}
+
+/// Attributes to change; what is not named stays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changes {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Time of last read.
+    pub atime: Option<SetTime>,
+    /// Time of last write. Begins a new data epoch, of which the targets must be told.
+    pub mtime: Option<SetTime>,
+}
+
+/// What somebody who asked the targets found: the file's size, and the time of its last write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settlement {
+    /// The version that was in force before the targets were asked.
+    pub version: u64,
+    /// Size in bytes.
+    pub size: u64,
+    /// Time of last write; zero: never written in this data epoch (the service's own time holds).
+    pub mtime: WallTime,
+}
+
+/// What can be asked of the metadata service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MetaRequest {
+    /// What a place names. Answer: [`MetaReply::Found`].
+    Lookup {
+        /// Where.
+        place: Place,
+        /// Whether a symbolic link in the last component is followed.
+        follow: bool,
+    },
+    /// An inode's attributes. Answer: [`MetaReply::Found`].
+    Attributes {
+        /// Which.
+        ino: Ino,
+    },
+    /// Changes attributes. Answer: [`MetaReply::Found`].
+    Change {
+        /// Which.
+        ino: Ino,
+        /// How.
+        changes: Changes,
+    },
+    /// Makes a regular file, if there is none, and opens it. Answer: [`MetaReply::Opened`].
+    Create {
+        /// Where.
+        place: Place,
+        /// Permission bits.
+        mode: u32,
+        /// Whether it is an error if the name exists (a symbolic link there too is one then).
+        exclusive: bool,
+        /// For what it is opened. Permissions are not checked against a file just made.
+        open: OpenMode,
+        /// How it is striped, if it is made.
+        layout: LayoutWish,
+    },
+    /// Opens a regular file. Answer: [`MetaReply::Opened`].
+    Open {
+        /// Which.
+        ino: Ino,
+        /// For what.
+        open: OpenMode,
+    },
+    /// Ends a handle. Answer: [`MetaReply::Gone`] (it may have been the last of a removed file).
+    Close {
+        /// Which.
+        handle: u64,
+        /// What the closing writer knows of the file.
+        settlement: Option<Settlement>,
+    },
+    /// A fresh capability for an open handle. Answer: [`MetaReply::Opened`].
+    Renew {
+        /// Which.
+        handle: u64,
+    },
+    /// Makes a directory. Answer: [`MetaReply::Found`].
+    MakeDirectory {
+        /// Where.
+        place: Place,
+        /// Permission bits.
+        mode: u32,
+    },
+    /// Makes a FIFO, socket, device, or a regular file without opening it.
+    /// Answer: [`MetaReply::Found`].
+    MakeNode {
+        /// Where.
+        place: Place,
+        /// What.
+        kind: FileKind,
+        /// Permission bits.
+        mode: u32,
+        /// Device number.
+        rdev: u64,
+    },
+    /// Makes a symbolic link. Answer: [`MetaReply::Found`].
+    Symlink {
+        /// Where.
+        place: Place,
+        /// Its text.
+        text: Vec<u8>,
+    },
+    /// A symbolic link's text. Answer: [`MetaReply::Text`].
+    ReadLink {
+        /// Which.
+        ino: Ino,
+    },
+    /// Gives an inode that is not a directory another name. Answer: [`MetaReply::Found`].
+    Link {
+        /// Which.
+        ino: Ino,
+        /// Where.
+        place: Place,
+    },
+    /// Removes a name of what is not a directory. Answer: [`MetaReply::Gone`].
+    Unlink {
+        /// Where.
+        place: Place,
+    },
+    /// Removes an empty directory. Answer: [`MetaReply::Gone`].
+    RemoveDirectory {
+        /// Where.
+        place: Place,
+    },
+    /// Moves a name, in one step. Answer: [`MetaReply::Gone`] (it may have replaced something).
+    Rename {
+        /// From where.
+        from: Place,
+        /// To where.
+        to: Place,
+        /// Whether it is an error if `to` exists.
+        no_replace: bool,
+        /// Whether the two names change places.
+        exchange: bool,
+    },
+    /// Lists a directory in the order of names, without `.` and `..`. Answer: [`MetaReply::Entries`].
+    List {
+        /// Which.
+        ino: Ino,
+        /// Names behind this one (empty: from the start).
+        after: Vec<u8>,
+        /// At most so many; at most [`crate::config::ENTRIES_PER_REPLY_MAX`].
+        limit: u32,
+        /// Whether attributes come with them.
+        attributes: bool,
+    },
+    /// Begins a truncation: new version, new data epoch. Answer: [`MetaReply::Truncation`].
+    BeginTruncate {
+        /// Which.
+        ino: Ino,
+        /// To which size.
+        size: u64,
+        /// The handle that it is done through, or the right to write is checked.
+        handle: Option<u64>,
+    },
+    /// The targets have been told of a truncation. Answer: [`MetaReply::Done`].
+    EndTruncate {
+        /// Which.
+        ino: Ino,
+        /// The data epoch that it began.
+        epoch: u32,
+    },
+    /// A report on size and time. Answer: [`MetaReply::Done`], also where it came too late.
+    Settle {
+        /// Which.
+        ino: Ino,
+        /// What was found.
+        settlement: Settlement,
+    },
+    /// A file's layout, or what a directory wishes for files made in it.
+    /// Answer: [`MetaReply::Layout`].
+    Layout {
+        /// Which.
+        ino: Ino,
+    },
+    /// Sets a directory's wish, or the layout of a file that was never written.
+    /// Answer: [`MetaReply::Layout`].
+    SetLayout {
+        /// Which.
+        ino: Ino,
+        /// How.
+        wish: LayoutWish,
+    },
+    /// Keeps the client's lease, and asks for objects that wait to be freed.
+    /// Answer: [`MetaReply::Garbage`].
+    KeepAlive,
+    /// All targets have freed these files' objects. Answer: [`MetaReply::Done`].
+    Reaped {
+        /// Which.
+        inos: Vec<Ino>,
+    },
+    /// The metadata service's own fill. Answer: [`MetaReply::Fill`].
+    Fill,
+    /// Reserves bytes at the end of a file for an append. Answer: [`MetaReply::Reserved`].
+    ReserveAppend {
+        /// The handle, open for writing.
+        handle: u64,
+        /// How many bytes.
+        length: u64,
+        /// The file's size as the client found it; the reservation lies behind it.
+        floor: u64,
+    },
+    /// An extended attribute's value. Answer: [`MetaReply::Text`].
+    GetXattr {
+        /// Which.
+        ino: Ino,
+        /// Its name.
+        name: Vec<u8>,
+    },
+    /// Sets an extended attribute. Answer: [`MetaReply::Done`].
+    SetXattr {
+        /// Which.
+        ino: Ino,
+        /// Its name.
+        name: Vec<u8>,
+        /// Its value.
+        value: Vec<u8>,
+        /// It must not exist yet.
+        create: bool,
+        /// It must exist.
+        replace: bool,
+    },
+    /// Names of extended attributes, each ended by a NUL. Answer: [`MetaReply::Text`].
+    ListXattr {
+        /// Which.
+        ino: Ino,
+    },
+    /// Removes an extended attribute. Answer: [`MetaReply::Done`].
+    RemoveXattr {
+        /// Which.
+        ino: Ino,
+        /// Its name.
+        name: Vec<u8>,
+    },
+}
+
+impl MetaRequest {
+    /// Whether it may be carried out again after a reconnect (it changes nothing). The others
+    /// happen once: their answer is kept and repeated.
+    pub fn repeatable(&self) -> bool {
+        use MetaRequest::*;
+        matches!(
+            self,
+            Lookup { .. }
+                | Attributes { .. }
+                | ReadLink { .. }
+                | List { .. }
+                | Layout { .. }
+                | Renew { .. }
+                | KeepAlive
+                | Fill
+                | GetXattr { .. }
+                | ListXattr { .. }
+        )
+    }
+}
+
+/// An inode as the metadata service knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Its attributes; size and mtime are the last settled ones.
+    pub attributes: Attributes,
+    /// Where to ask for size and mtime, if they are not settled.
+    pub unsettled: Option<Box<Unsettled>>,
+}
+
+/// What a client needs to find out a file's true size and time of last write.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unsettled {
+    /// Version to report for.
+    pub version: u64,
+    /// Whether a report can settle it now (nobody has it open for writing).
+    pub settles: bool,
+    /// Where its objects are.
+    pub layout: Layout,
+    /// Leave to ask the targets, and to repeat a truncation that was left undone.
+    pub capability: Capability,
+    /// A truncation that was begun and not ended: whoever finds it carries it out first.
+    pub truncation: Option<PendingTruncate>,
+}
+
+/// A truncation that the targets may not all have seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PendingTruncate {
+    /// Smallest size that the file was cut to since all targets last agreed.
+    pub cut: u64,
+    /// Its size after that.
+    pub size: u64,
+    /// The data epoch of the newest truncation.
+    pub epoch: u32,
+}
+
+/// An open file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Opened {
+    /// The open handle, unique in the life of the metadata service.
+    pub handle: u64,
+    /// The file. `unsettled` is given only if size and time were unsettled before this opening.
+    pub record: Record,
+    /// Version in force with this opening (see [`Settlement`]).
+    pub version: u64,
+    /// Where its objects are.
+    pub layout: Layout,
+    /// Leave to use them.
+    pub capability: Capability,
+    /// A truncation to carry out before anything else (the opening's own, or one left undone).
+    pub truncation: Option<PendingTruncate>,
+    /// Whether this request made the file.
+    pub created: bool,
+}
+
+/// A file whose objects can be freed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reap {
+    /// Which file.
+    pub ino: Ino,
+    /// Where its objects are.
+    pub layout: Layout,
+}
+
+/// Answers of the metadata service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum MetaReply {
+    /// An inode.
+    Found(Record),
+    /// An open file.
+    Opened(Box<Opened>),
+    /// Something lost a name or a handle. Objects that nothing leads to any more can be freed.
+    Gone {
+        /// Files to free; the client tells their targets (with `order`), then reports
+        /// [`MetaRequest::Reaped`]. If it dies before, somebody else is asked.
+        reap: Vec<Reap>,
+        /// Leave to do so.
+        order: Option<ReapOrder>,
+    },
+    /// A symbolic link's text or an attribute's value.
+    Text(Vec<u8>),
+    /// Part of a directory.
+    Entries {
+        /// In the order of names.
+        entries: Vec<Entry>,
+        /// For each entry, if they were asked for.
+        records: Vec<Record>,
+        /// Whether the directory ends here.
+        end: bool,
+    },
+    /// A truncation has begun.
+    Truncation {
+        /// What to tell the targets.
+        pending: PendingTruncate,
+        /// Where its objects are.
+        layout: Layout,
+        /// Leave to do so.
+        capability: Capability,
+        /// Version in force with it.
+        version: u64,
+    },
+    /// A layout.
+    Layout {
+        /// The file's own, if it is one.
+        layout: Option<Layout>,
+        /// The directory's wish, if it is one.
+        wish: LayoutWish,
+    },
+    /// Objects that wait to be freed; empty as a rule.
+    Garbage {
+        /// Files to free, as in [`MetaReply::Gone`].
+        reap: Vec<Reap>,
+        /// Leave to do so.
+        order: Option<ReapOrder>,
+    },
+    /// Fill of the metadata service.
+    Fill {
+        /// Memory stated: bytes.
+        memory: u64,
+        /// Memory in use: bytes.
+        used: u64,
+        /// Inodes there are.
+        inodes: u64,
+    },
+    /// A place for an append.
+    Reserved {
+        /// File offset.
+        offset: u64,
+    },
+    /// Carried out.
+    Done,
+}
