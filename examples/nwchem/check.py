@@ -14,7 +14,6 @@ import re
 import sys
 
 ENERGY_TOLERANCE = 1e-7  # hartree
-INTEGRAL_BYTES = 8  # a value of 32 bits and its label of 32, see "No. of bits"
 
 
 def number(text, pattern, what):
@@ -34,7 +33,10 @@ def integral_file_bytes(output):
     """
     count = number(output, r"#integrals = *([0-9.D+]+)", "number of integrals")
     half_last_digit = 0.5 * 10 ** (len(str(int(count))) - 4)
-    return int((count - half_last_digit) * INTEGRAL_BYTES)
+    # How many integrals a record holds depends on the bits of their labels.
+    record_integrals = number(output, r"No\. of integs per rec *= *([0-9]+)", "integrals per record")
+    record_bytes = 8 * number(output, r"Record size in doubles *= *([0-9]+)", "record size")
+    return int((count - half_last_digit) / record_integrals * record_bytes)
 
 
 def passes(output):
