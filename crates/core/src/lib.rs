@@ -13,5 +13,6 @@ pub mod fs;
 pub mod layout;
 pub mod service;
 pub mod session;
+pub mod slice;
 pub mod types;
 pub mod wire;

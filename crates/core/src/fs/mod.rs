@@ -1,1 +1,798 @@
-//! Stub
+//! The file system as a client sees it: names and files over requests to metadata and targets.
+//!
+//! All functions are async over one seam, [`Rpc`]; real clients and simulated ones run this code.
+
+mod file;
+mod plan;
+
+pub use file::File;
+
+use crate::auth::{Capability, ReapOrder};
+use crate::config::{REAP_BATCH_MAX, Timing};
+use crate::error::{Code, Error, Result};
+use crate::layout::{Layout, Member};
+use crate::session::Reply;
+use crate::slice::Slice;
+use crate::types::{Attributes, Credentials, Entry, FileKind, Ino, Now, ServerIndex, WallTime};
+use crate::wire::control::{ControlReply, ControlRequest, PoolMap, ServerStatus};
+use crate::wire::data::{TargetCall, TargetReply, TargetRequest, Witness};
+use crate::wire::meta::{
+    Changes, LayoutWish, MetaCall, MetaReply, MetaRequest, OpenMode, PendingTruncate, Place, Reap,
+    Record, Settlement, Unsettled,
+};
+use crate::wire::{self, Kind};
+use futures_util::future::join_all;
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A request on its way to a server.
+#[derive(Debug)]
+pub struct Call {
+    /// Read, Write, Target, Meta or Control.
+    pub kind: Kind,
+    /// The frame's body.
+    pub body: Vec<u8>,
+    /// Shown before the request.
+    pub capability: Option<Arc<Capability>>,
+    /// Whether it must happen once.
+    pub once: bool,
+    /// The payload to send: read until the call ends.
+    pub source: Vec<Slice>,
+    /// Where the answer's payload goes: written until the call ends.
+    pub sink: Vec<Slice>,
+    /// Spreads calls over the streams to a server: equal numbers share a stream.
+    pub lane: u64,
+}
+
+/// The seam under this module: requests to servers, and the time.
+pub trait Rpc: Send + Sync + 'static {
+    /// Makes a request and waits for its answer. Dropping the future abandons the request.
+    ///
+    /// # Safety
+    /// The memory that the call's slices name must stay valid, and that of `sink` unaliased, until
+    /// the future has ended or was dropped; the future must not be leaked before.
+    unsafe fn call(
+        &self,
+        server: ServerIndex,
+        call: Call,
+    ) -> impl Future<Output = Result<Reply>> + Send;
+
+    /// The time.
+    fn now(&self) -> Now;
+
+    /// Ends after so many milliseconds.
+    fn sleep(&self, ms: u64) -> impl Future<Output = ()> + Send;
+}
+
+/// How a client goes about its I/O.
+#[derive(Clone, Debug)]
+pub struct FsOptions {
+    /// Times of the protocol.
+    pub timing: Timing,
+    /// Bytes of a contiguous read or write that go into one request.
+    pub transfer_size: usize,
+}
+
+impl Default for FsOptions {
+    fn default() -> FsOptions {
+        FsOptions { timing: Timing::default(), transfer_size: 1 << 20 }
+    }
+}
+
+/// Part of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// In the order of names, without `.` and `..`.
+    pub entries: Vec<Entry>,
+    /// For each entry, if they were asked for.
+    pub attributes: Vec<Attributes>,
+    /// Whether the directory ends here.
+    pub end: bool,
+}
+
+/// Fill of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolUsage {
+    /// Bytes that files can hold in all.
+    pub capacity: u64,
+    /// Bytes that are in use.
+    pub used: u64,
+    /// Inodes there are.
+    pub inodes: u64,
+    /// Metadata memory stated: bytes.
+    pub metadata_capacity: u64,
+    /// Metadata memory in use: bytes.
+    pub metadata_used: u64,
+}
+
+/// Files to free, with leave to do so.
+type Garbage = (Vec<Reap>, ReapOrder);
+
+/// Orders to free objects that may wait to be sent in one go.
+const GARBAGE_ORDERS_MAX: usize = 64;
+
+/// A pool's file system. Cheap to clone.
+pub struct Fs<R: Rpc> {
+    shared: Arc<Shared<R>>,
+}
+
+impl<R: Rpc> Clone for Fs<R> {
+    fn clone(&self) -> Fs<R> {
+        Fs { shared: self.shared.clone() }
+    }
+}
+
+struct Shared<R> {
+    rpc: R,
+    map: PoolMap,
+    options: FsOptions,
+    garbage: Mutex<Vec<Garbage>>,
+}
+
+/// Text of a place, for messages.
+fn shown(place: &Place) -> String {
+    let path = String::from_utf8_lossy(&place.path);
+    match place.base {
+        Ino::ROOT => format!("/{}", path.trim_start_matches('/')),
+        _ if path.starts_with('/') => path.into_owned(),
+        base => format!("inode {}/{path}", base.0),
+    }
+}
+
+fn shown_ino(ino: Ino) -> String {
+    format!("inode {}", ino.0)
+}
+
+fn unexpected(reply: &MetaReply) -> Error {
+    wire::protocol(format!("answer of another kind: {reply:.60?}"))
+}
+
+impl<R: Rpc> Fs<R> {
+    /// The file system of the pool that `map` describes.
+    pub fn new(rpc: R, map: PoolMap, options: FsOptions) -> Fs<R> {
+        Fs { shared: Arc::new(Shared { rpc, map, options, garbage: Mutex::default() }) }
+    }
+
+    /// The seam underneath.
+    pub fn rpc(&self) -> &R {
+        &self.shared.rpc
+    }
+
+    /// Who is in the pool.
+    pub fn map(&self) -> &PoolMap {
+        &self.shared.map
+    }
+
+    /// How this client goes about its I/O.
+    pub fn options(&self) -> &FsOptions {
+        &self.shared.options
+    }
+
+    // ---- names ----
+
+    /// What a place names.
+    pub async fn lookup(
+        &self,
+        who: &Credentials,
+        place: Place,
+        follow: bool,
+    ) -> Result<Attributes> {
+        let name = shown(&place);
+        let request = MetaRequest::Lookup { place, follow };
+        self.found(who, Ino::ROOT, request).await.map_err(|error| error.on("look up", name))
+    }
+
+    /// An inode's attributes; size and times are true at the time of asking.
+    pub async fn attributes(&self, who: &Credentials, ino: Ino) -> Result<Attributes> {
+        self.found(who, ino, MetaRequest::Attributes { ino })
+            .await
+            .map_err(|error| error.on("stat", shown_ino(ino)))
+    }
+
+    /// Changes attributes.
+    pub async fn change(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        changes: Changes,
+    ) -> Result<Attributes> {
+        let change = async {
+            let record = self.record(who, ino, MetaRequest::Change { ino, changes }).await?;
+            if let (Some(_), Some(unsettled)) = (changes.mtime, &record.unsettled) {
+                // Writers are at work: the targets count their writes to the new epoch from now on.
+                let epoch = record.attributes.data_epoch;
+                let stamp = |_| TargetRequest::Stamp { ino, epoch };
+                let capability = Arc::new(unsettled.capability.clone());
+                self.on_columns(&unsettled.layout, &capability, stamp).await?;
+            }
+            self.resolve(who, record).await
+        };
+        change.await.map_err(|error| error.on("change attributes", shown_ino(ino)))
+    }
+
+    /// Makes a directory.
+    pub async fn make_directory(
+        &self,
+        who: &Credentials,
+        place: Place,
+        mode: u32,
+    ) -> Result<Attributes> {
+        let name = shown(&place);
+        let request = MetaRequest::MakeDirectory { place, mode };
+        self.found(who, Ino::ROOT, request).await.map_err(|error| error.on("mkdir", name))
+    }
+
+    /// Makes a FIFO, socket, device, or a regular file without opening it.
+    pub async fn make_node(
+        &self,
+        who: &Credentials,
+        place: Place,
+        kind: FileKind,
+        mode: u32,
+        rdev: u64,
+    ) -> Result<Attributes> {
+        let name = shown(&place);
+        let request = MetaRequest::MakeNode { place, kind, mode, rdev };
+        self.found(who, Ino::ROOT, request).await.map_err(|error| error.on("mknod", name))
+    }
+
+    /// Makes a symbolic link.
+    pub async fn symlink(
+        &self,
+        who: &Credentials,
+        place: Place,
+        text: &[u8],
+    ) -> Result<Attributes> {
+        let name = shown(&place);
+        let request = MetaRequest::Symlink { place, text: text.to_vec() };
+        self.found(who, Ino::ROOT, request).await.map_err(|error| error.on("symlink", name))
+    }
+
+    /// A symbolic link's text.
+    pub async fn read_link(&self, who: &Credentials, ino: Ino) -> Result<Vec<u8>> {
+        self.text(who, ino, MetaRequest::ReadLink { ino })
+            .await
+            .map_err(|error| error.on("readlink", shown_ino(ino)))
+    }
+
+    /// Gives an inode another name.
+    pub async fn link(&self, who: &Credentials, ino: Ino, place: Place) -> Result<Attributes> {
+        let name = shown(&place);
+        let request = MetaRequest::Link { ino, place };
+        self.found(who, ino, request).await.map_err(|error| error.on("link", name))
+    }
+
+    /// Removes a name of what is not a directory.
+    pub async fn unlink(&self, who: &Credentials, place: Place) -> Result<()> {
+        let name = shown(&place);
+        let request = MetaRequest::Unlink { place };
+        self.gone(who, request).await.map_err(|error| error.on("unlink", name))
+    }
+
+    /// Removes an empty directory.
+    pub async fn remove_directory(&self, who: &Credentials, place: Place) -> Result<()> {
+        let name = shown(&place);
+        let request = MetaRequest::RemoveDirectory { place };
+        self.gone(who, request).await.map_err(|error| error.on("rmdir", name))
+    }
+
+    /// Moves a name in one step, replacing what `to` names unless told otherwise.
+    pub async fn rename(
+        &self,
+        who: &Credentials,
+        from: Place,
+        to: Place,
+        no_replace: bool,
+        exchange: bool,
+    ) -> Result<()> {
+        let names = format!("{} to {}", shown(&from), shown(&to));
+        let request = MetaRequest::Rename { from, to, no_replace, exchange };
+        self.gone(who, request).await.map_err(|error| error.on("rename", names))
+    }
+
+    /// Lists a directory: names behind `after` (empty: from the start), at most `limit` of them.
+    pub async fn list(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        after: &[u8],
+        limit: u32,
+        attributes: bool,
+    ) -> Result<Listing> {
+        let list = async {
+            let request = MetaRequest::List { ino, after: after.to_vec(), limit, attributes };
+            match self.meta(who, ino, request).await? {
+                MetaReply::Entries { entries, records, end } => {
+                    let resolved =
+                        join_all(records.into_iter().map(|record| self.resolve(who, record))).await;
+                    let attributes = resolved.into_iter().collect::<Result<Vec<_>>>()?;
+                    Ok(Listing { entries, attributes, end })
+                }
+                other => Err(unexpected(&other)),
+            }
+        };
+        list.await.map_err(|error: Error| error.on("list", shown_ino(ino)))
+    }
+
+    /// A file's layout (none for a directory), and a directory's wish for files made in it.
+    pub async fn layout(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+    ) -> Result<(Option<Layout>, LayoutWish)> {
+        self.layout_reply(who, ino, MetaRequest::Layout { ino })
+            .await
+            .map_err(|error| error.on("get layout of", shown_ino(ino)))
+    }
+
+    /// Sets a directory's wish, or the layout of a file that was never written.
+    pub async fn set_layout(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        wish: LayoutWish,
+    ) -> Result<(Option<Layout>, LayoutWish)> {
+        self.layout_reply(who, ino, MetaRequest::SetLayout { ino, wish })
+            .await
+            .map_err(|error| error.on("set layout of", shown_ino(ino)))
+    }
+
+    /// An extended attribute's value.
+    pub async fn xattr(&self, who: &Credentials, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.text(who, ino, MetaRequest::GetXattr { ino, name: name.to_vec() })
+            .await
+            .map_err(|error| error.on("getxattr", shown_ino(ino)))
+    }
+
+    /// Sets an extended attribute; `create`: it must not exist; `replace`: it must.
+    pub async fn set_xattr(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        create: bool,
+        replace: bool,
+    ) -> Result<()> {
+        let (name, value) = (name.to_vec(), value.to_vec());
+        self.done(who, ino, MetaRequest::SetXattr { ino, name, value, create, replace })
+            .await
+            .map_err(|error| error.on("setxattr", shown_ino(ino)))
+    }
+
+    /// Names of extended attributes, each ended by a NUL.
+    pub async fn list_xattr(&self, who: &Credentials, ino: Ino) -> Result<Vec<u8>> {
+        self.text(who, ino, MetaRequest::ListXattr { ino })
+            .await
+            .map_err(|error| error.on("listxattr", shown_ino(ino)))
+    }
+
+    /// Removes an extended attribute.
+    pub async fn remove_xattr(&self, who: &Credentials, ino: Ino, name: &[u8]) -> Result<()> {
+        self.done(who, ino, MetaRequest::RemoveXattr { ino, name: name.to_vec() })
+            .await
+            .map_err(|error| error.on("removexattr", shown_ino(ino)))
+    }
+
+    // ---- files ----
+
+    /// Opens a regular file, making it if there is none (`exclusive`: it is an error if there is).
+    /// Says whether it was made.
+    pub async fn create(
+        &self,
+        who: &Credentials,
+        place: Place,
+        mode: u32,
+        exclusive: bool,
+        open: OpenMode,
+        layout: LayoutWish,
+    ) -> Result<(File<R>, Attributes, bool)> {
+        let name = shown(&place);
+        let request = MetaRequest::Create { place, mode, exclusive, open, layout };
+        self.opened(who, Ino::ROOT, &name, open, request)
+            .await
+            .map_err(|error| error.on("create", name))
+    }
+
+    /// Opens a regular file.
+    pub async fn open(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        open: OpenMode,
+    ) -> Result<(File<R>, Attributes)> {
+        let name = shown_ino(ino);
+        let request = MetaRequest::Open { ino, open };
+        let opened = self.opened(who, ino, &name, open, request).await;
+        opened
+            .map(|(file, attributes, _)| (file, attributes))
+            .map_err(|error| error.on("open", name))
+    }
+
+    async fn opened(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        name: &str,
+        mode: OpenMode,
+        request: MetaRequest,
+    ) -> Result<(File<R>, Attributes, bool)> {
+        let opened = match self.meta(who, ino, request).await? {
+            MetaReply::Opened(opened) => *opened,
+            other => return Err(unexpected(&other)),
+        };
+        let created = opened.created;
+        let (file, attributes) =
+            File::begin(self.clone(), who.clone(), name.to_owned(), mode, opened).await?;
+        Ok((file, attributes, created))
+    }
+
+    /// Sets a file's size; what is cut off reads as zeros should the file grow again.
+    pub async fn truncate(&self, who: &Credentials, ino: Ino, size: u64) -> Result<()> {
+        self.truncate_through(who, ino, size, None)
+            .await
+            .map(|_| ())
+            .map_err(|error| error.on("truncate", shown_ino(ino)))
+    }
+
+    /// Truncates; gives the version in force with it, and its data epoch.
+    async fn truncate_through(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        size: u64,
+        handle: Option<u64>,
+    ) -> Result<(u64, u32)> {
+        let request = MetaRequest::BeginTruncate { ino, size, handle };
+        match self.meta(who, ino, request).await? {
+            MetaReply::Truncation { pending, layout, capability, version } => {
+                self.carry_out(who, ino, pending, &layout, &Arc::new(capability)).await?;
+                Ok((version, pending.epoch))
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Tells all targets of a truncation, then the metadata service that they know.
+    async fn carry_out(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        pending: PendingTruncate,
+        layout: &Layout,
+        capability: &Arc<Capability>,
+    ) -> Result<()> {
+        let epoch = pending.epoch;
+        let request = |column| TargetRequest::Truncate {
+            ino,
+            cut: layout.object_size(column, pending.cut),
+            size: layout.object_size(column, pending.size),
+            epoch,
+        };
+        self.on_columns(layout, capability, request).await?;
+        self.done(who, ino, MetaRequest::EndTruncate { ino, epoch }).await
+    }
+
+    // ---- the pool ----
+
+    /// Fill of the pool.
+    pub async fn usage(&self) -> Result<PoolUsage> {
+        self.collect_garbage().await?;
+        let mut usage = PoolUsage::default();
+        for status in self.status().await {
+            let status = status?;
+            usage.capacity += status.memory;
+            usage.used += status.memory_used;
+            usage.inodes += status.inodes;
+            usage.metadata_capacity += status.metadata_memory;
+            usage.metadata_used += status.metadata_used;
+        }
+        Ok(usage)
+    }
+
+    /// Counters and fill of each server.
+    pub async fn status(&self) -> Vec<Result<ServerStatus>> {
+        let ask = |index| async move {
+            match self.control(ServerIndex(index as u16), ControlRequest::Status).await? {
+                ControlReply::Status(status) => Ok(*status),
+                other => Err(wire::protocol(format!("answer of another kind: {other:.60?}"))),
+            }
+        };
+        join_all((0..self.map().servers.len()).map(ask)).await
+    }
+
+    /// Asks a server something about itself.
+    pub async fn control(
+        &self,
+        server: ServerIndex,
+        request: ControlRequest,
+    ) -> Result<ControlReply> {
+        let once = matches!(request, ControlRequest::Form(_));
+        let body = wire::encode(&request);
+        wire::decode(&self.plain(server, Kind::Control, body, None, once, 0).await?.body)
+    }
+
+    /// Keeps this client's lease, and frees objects that others left behind. To be called every
+    /// [`Timing::renew_ms`].
+    pub async fn keep_alive(&self) -> Result<()> {
+        let nobody = Credentials { uid: 0, gid: 0, groups: Vec::new() };
+        match self.meta(&nobody, Ino::ROOT, MetaRequest::KeepAlive).await? {
+            MetaReply::Garbage { reap, order } => self.throw_away(reap, order),
+            other => return Err(unexpected(&other)),
+        }
+        self.collect_garbage().await
+    }
+
+    /// Whether objects wait to be freed.
+    pub fn has_garbage(&self) -> bool {
+        !self.lock_garbage().is_empty()
+    }
+
+    fn lock_garbage(&self) -> std::sync::MutexGuard<'_, Vec<Garbage>> {
+        self.shared.garbage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn throw_away(&self, reap: Vec<Reap>, order: Option<ReapOrder>) {
+        if let Some(order) = order {
+            self.lock_garbage().push((reap, order));
+        }
+    }
+
+    /// Frees the objects of files that are gone: many files in one request to each server.
+    pub async fn collect_garbage(&self) -> Result<()> {
+        loop {
+            let batch: Vec<Garbage> = {
+                let mut garbage = self.lock_garbage();
+                let keep = garbage.len().saturating_sub(REAP_BATCH_MAX);
+                garbage.split_off(keep)
+            };
+            if batch.is_empty() {
+                return Ok(());
+            }
+            self.free(&batch).await?;
+        }
+    }
+
+    async fn free(&self, batch: &[Garbage]) -> Result<()> {
+        let members: BTreeSet<_> = batch
+            .iter()
+            .flat_map(|(reap, _)| reap)
+            .flat_map(|reap| &reap.layout.groups)
+            .flat_map(|group| &group.members)
+            .map(|member| (member.target, member.incarnation))
+            .collect();
+        let orders: Vec<ReapOrder> = batch.iter().map(|(_, order)| order.clone()).collect();
+        let inos: Vec<Ino> = orders.iter().flat_map(|order| order.inos.iter().copied()).collect();
+        let remove = |(target, incarnation)| {
+            let request = TargetRequest::Remove { orders: orders.clone() };
+            self.target(Member { target, incarnation }, None, request)
+        };
+        for result in join_all(members.into_iter().map(remove)).await {
+            match result {
+                // What an older life of a target held is gone by itself.
+                Err(error) if error.code == Code::Lost => {}
+                other => drop(other?),
+            }
+        }
+        let nobody = Credentials { uid: 0, gid: 0, groups: Vec::new() };
+        for inos in inos.chunks(REAP_BATCH_MAX) {
+            let request = MetaRequest::Reaped { inos: inos.to_vec() };
+            self.done(&nobody, Ino::ROOT, request).await?;
+        }
+        Ok(())
+    }
+
+    // ---- requests ----
+
+    async fn plain(
+        &self,
+        server: ServerIndex,
+        kind: Kind,
+        body: Vec<u8>,
+        capability: Option<Arc<Capability>>,
+        once: bool,
+        lane: u64,
+    ) -> Result<Reply> {
+        let call = Call { kind, body, capability, once, source: vec![], sink: vec![], lane };
+        // SAFETY: no slices.
+        unsafe { self.retry(server, call) }.await
+    }
+
+    /// Makes a request, again and again while the server is too busy for it.
+    ///
+    /// # Safety
+    /// As [`Rpc::call`].
+    unsafe fn retry(
+        &self,
+        server: ServerIndex,
+        call: Call,
+    ) -> impl Future<Output = Result<Reply>> + Send + '_ {
+        async move {
+            let timing = &self.shared.options.timing;
+            let give_up_ms = self.rpc().now().mono_ms + timing.busy_ms_max;
+            loop {
+                let again = Call {
+                    body: call.body.clone(),
+                    capability: call.capability.clone(),
+                    source: call.source.clone(),
+                    sink: call.sink.clone(),
+                    ..call
+                };
+                // SAFETY: the caller's promise covers every try.
+                match unsafe { self.rpc().call(server, again) }.await {
+                    Err(error)
+                        if error.code == Code::Busy && self.rpc().now().mono_ms < give_up_ms =>
+                    {
+                        self.rpc().sleep(timing.busy_retry_ms).await;
+                    }
+                    other => return other,
+                }
+            }
+        }
+    }
+
+    async fn meta(&self, who: &Credentials, ino: Ino, request: MetaRequest) -> Result<MetaReply> {
+        let once = !request.repeatable();
+        let body = wire::encode(&MetaCall { who: who.clone(), request });
+        let server = self.map().metadata_of(ino);
+        wire::decode(&self.plain(server, Kind::Meta, body, None, once, 0).await?.body)
+    }
+
+    async fn record(&self, who: &Credentials, ino: Ino, request: MetaRequest) -> Result<Record> {
+        match self.meta(who, ino, request).await? {
+            MetaReply::Found(record) => Ok(record),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn found(&self, who: &Credentials, ino: Ino, request: MetaRequest) -> Result<Attributes> {
+        let record = self.record(who, ino, request).await?;
+        self.resolve(who, record).await
+    }
+
+    async fn text(&self, who: &Credentials, ino: Ino, request: MetaRequest) -> Result<Vec<u8>> {
+        match self.meta(who, ino, request).await? {
+            MetaReply::Text(text) => Ok(text),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn done(&self, who: &Credentials, ino: Ino, request: MetaRequest) -> Result<()> {
+        match self.meta(who, ino, request).await? {
+            MetaReply::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn gone(&self, who: &Credentials, request: MetaRequest) -> Result<()> {
+        match self.meta(who, Ino::ROOT, request).await? {
+            MetaReply::Gone { reap, order } => {
+                self.throw_away(reap, order);
+                if self.lock_garbage().len() >= GARBAGE_ORDERS_MAX {
+                    self.collect_garbage().await?;
+                }
+                Ok(())
+            }
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn layout_reply(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        request: MetaRequest,
+    ) -> Result<(Option<Layout>, LayoutWish)> {
+        match self.meta(who, ino, request).await? {
+            MetaReply::Layout { layout, wish } => Ok((layout, wish)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// The server that holds a target now, if it still is what the layout means.
+    fn server_of(&self, member: Member) -> Result<ServerIndex> {
+        match self.map().find(member.target) {
+            Some((server, entry)) if entry.incarnation == member.incarnation => Ok(server),
+            Some(_) => Err(Error::because(
+                Code::Lost,
+                format!("target {} restarted since this was stored", member.target.0),
+            )),
+            None => {
+                let cause = format!("target {} is not in the pool any more", member.target.0);
+                Err(Error::because(Code::Lost, cause))
+            }
+        }
+    }
+
+    async fn target(
+        &self,
+        member: Member,
+        capability: Option<Arc<Capability>>,
+        request: TargetRequest,
+    ) -> Result<TargetReply> {
+        let server = self.server_of(member)?;
+        let once =
+            !matches!(request, TargetRequest::Witness { .. } | TargetRequest::Seek { .. });
+        let call = TargetCall { member, map_epoch: self.map().epoch, request };
+        let body = wire::encode(&call);
+        wire::decode(&self.plain(server, Kind::Target, body, capability, once, 0).await?.body)
+    }
+
+    /// Makes a request to the target of each column; fails if any fails.
+    async fn on_columns(
+        &self,
+        layout: &Layout,
+        capability: &Arc<Capability>,
+        request: impl Fn(usize) -> TargetRequest,
+    ) -> Result<Vec<(Witness, u64)>> {
+        let one = |column| {
+            let request = request(column);
+            async move {
+                match self
+                    .target(layout.member(column), Some(capability.clone()), request)
+                    .await?
+                {
+                    TargetReply::Object { witness, allocated } => Ok((witness, allocated)),
+                    other => Err(wire::protocol(format!("answer of another kind: {other:?}"))),
+                }
+            }
+        };
+        join_all((0..layout.stripe_count()).map(one)).await.into_iter().collect()
+    }
+
+    /// Makes size and times true: where the metadata service does not know them, the targets do.
+    async fn resolve(&self, who: &Credentials, record: Record) -> Result<Attributes> {
+        let mut attributes = record.attributes;
+        let Some(unsettled) = record.unsettled else {
+            return Ok(attributes);
+        };
+        let Unsettled { version, settles, layout, capability, truncation } = *unsettled;
+        let capability = Arc::new(capability);
+        let ino = attributes.ino;
+        if let Some(pending) = truncation {
+            self.carry_out(who, ino, pending, &layout, &capability).await?;
+        }
+        let seen = self.survey(&layout, &capability, ino, attributes.data_epoch).await?;
+        attributes.size = seen.size;
+        attributes.allocated = seen.allocated;
+        if seen.mtime > WallTime(0) {
+            attributes.mtime = seen.mtime;
+            attributes.ctime = attributes.ctime.max(seen.mtime);
+        }
+        if settles {
+            let settlement = Settlement { version, size: seen.size, mtime: seen.mtime };
+            self.done(who, ino, MetaRequest::Settle { ino, settlement }).await?;
+        }
+        Ok(attributes)
+    }
+
+    /// Asks all columns for the file's size and time of last write.
+    async fn survey(
+        &self,
+        layout: &Layout,
+        capability: &Arc<Capability>,
+        ino: Ino,
+        data_epoch: u32,
+    ) -> Result<Survey> {
+        let witnesses =
+            self.on_columns(layout, capability, |_| TargetRequest::Witness { ino }).await?;
+        let mut survey = Survey::default();
+        for (column, (witness, allocated)) in witnesses.into_iter().enumerate() {
+            survey.size = survey.size.max(layout.file_size_seen(column, witness.size));
+            survey.allocated += allocated;
+            if witness.epoch >= data_epoch {
+                survey.mtime = survey.mtime.max(witness.mtime);
+            }
+        }
+        Ok(survey)
+    }
+}
+
+/// What the targets say of a file together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Survey {
+    size: u64,
+    allocated: u64,
+    mtime: WallTime,
+}

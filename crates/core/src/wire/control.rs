@@ -46,8 +46,11 @@ pub struct Welcome {
     pub mac: Mac,
     /// This life of the server process: another than last time means that it restarted.
     pub server: Incarnation,
-    /// Whether the server still knows this stream's slots (kept answers, sequence numbers).
+    /// Whether the server still knows this stream's slots and their kept answers.
     pub resumed: bool,
+    /// The newest sequence number of each slot that it knows: what was abandoned while the
+    /// connection broke may or may not have arrived.
+    pub sequences: Vec<u32>,
     /// Silence after which the server forgets a client: milliseconds.
     pub lease_ms: u64,
 }

@@ -47,7 +47,7 @@ impl Run {
 ///
 /// ```text
 ///  0 u64 inode number    16 u32 target      24 u32 layout generation   32 u64 offset
-///  8 u64 incarnation     20 u32 map epoch   28 u32 length              40 u32 runs   44 u32 flags
+///  8 u64 incarnation     20 u32 map epoch   28 u32 length              40 u32 runs   44 u32 data epoch
 /// 48 runs × { u64 offset, u32 length, u32 count, u64 stride }
 /// ```
 /// With no runs, the one extent is `offset`, `length`; with runs, `offset` is 0 and `length` their
@@ -62,6 +62,8 @@ pub struct Io {
     pub map_epoch: u32,
     /// Generation of the layout that the client went by.
     pub generation: u32,
+    /// Newest data epoch that the client knows: a write lifts the object to it.
+    pub epoch: u32,
     /// The extents; never empty.
     pub runs: Runs,
 }
@@ -148,7 +150,7 @@ impl Io {
         bytes.extend_from_slice(&(self.runs.length() as u32).to_le_bytes());
         bytes.extend_from_slice(&offset.to_le_bytes());
         bytes.extend_from_slice(&(runs.len() as u32).to_le_bytes());
-        bytes.extend_from_slice(&0u32.to_le_bytes());
+        bytes.extend_from_slice(&self.epoch.to_le_bytes());
         for run in runs {
             bytes.extend_from_slice(&run.offset.to_le_bytes());
             bytes.extend_from_slice(&run.length.to_le_bytes());
@@ -167,9 +169,6 @@ impl Io {
         let u64_at = |at: usize| u64::from_le_bytes(fixed[at..at + 8].try_into().expect("8 bytes"));
         let length = u32_at(28) as usize;
         let runs_count = u32_at(40) as usize;
-        if u32_at(44) != 0 {
-            return Err(protocol("unknown flags in a read or write"));
-        }
         if length > PAYLOAD_BYTES_MAX || runs_count.checked_mul(RUN_BYTES) != Some(rest.len()) {
             return Err(protocol("a read or write whose lengths do not fit"));
         }
@@ -216,6 +215,7 @@ impl Io {
             member: Member { incarnation: Incarnation(u64_at(8)), target: TargetId(u32_at(16)) },
             map_epoch: u32_at(20),
             generation: u32_at(24),
+            epoch: u32_at(44),
             runs,
         })
     }
@@ -323,10 +323,10 @@ pub enum TargetRequest {
         ino: Ino,
     },
     /// Frees the objects of files that no name and no handle leads to any more.
-    /// Answer: [`TargetReply::Removed`]. The order is its own capability.
+    /// Answer: [`TargetReply::Removed`]. The orders are their own capability.
     Remove {
-        /// Signed by the metadata service.
-        order: crate::auth::ReapOrder,
+        /// Signed by the metadata service; at most [`crate::config::REAP_BATCH_MAX`].
+        orders: Vec<crate::auth::ReapOrder>,
     },
 }
 
@@ -363,6 +363,7 @@ mod tests {
             member: Member { target: TargetId(3), incarnation: Incarnation(4) },
             map_epoch: 5,
             generation: 6,
+            epoch: 9,
             runs,
         }
     }
@@ -373,7 +374,7 @@ mod tests {
         assert_eq!(bytes.len() + super::super::HEADER_BYTES, 64);
         let mut golden = vec![2, 1, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0];
         golden.extend_from_slice(&[3, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0, 8, 0, 0, 0]);
-        golden.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        golden.extend_from_slice(&[7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0]);
         assert_eq!(bytes, golden);
     }
 

@@ -1,0 +1,517 @@
+//! An open file: reads and writes go straight to the targets that hold the bytes.
+
+use super::plan::{Part, plan};
+use super::{Call, Fs, Rpc};
+use crate::auth::Capability;
+use crate::error::{Code, Error, Result};
+use crate::layout::{Extent, FILE_SIZE_MAX, Layout};
+use crate::session::Reply;
+use crate::slice::Slice;
+use crate::types::{Attributes, Credentials, Ino, WallTime};
+use crate::wire::Kind;
+use crate::wire::data::{Io, TargetReply, TargetRequest, Witness};
+use crate::wire::meta::{MetaReply, MetaRequest, OpenMode, Opened, Settlement};
+use futures_util::future::join_all;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// An open regular file. Cheap to clone; [`File::close`] ends the handle for all clones.
+pub struct File<R: Rpc> {
+    shared: Arc<Shared<R>>,
+}
+
+impl<R: Rpc> Clone for File<R> {
+    fn clone(&self) -> File<R> {
+        File { shared: self.shared.clone() }
+    }
+}
+
+struct Shared<R: Rpc> {
+    fs: Fs<R>,
+    who: Credentials,
+    name: String,
+    ino: Ino,
+    mode: OpenMode,
+    handle: u64,
+    layout: Layout,
+    state: Mutex<State>,
+}
+
+/// What changes while the file is open.
+struct State {
+    capability: Arc<Capability>,
+    /// Newest data epoch known: goes with writes, so that their times count.
+    epoch: u32,
+    /// Version that this handle can report for when it is closed (see [`Settlement`]).
+    version: u64,
+    /// Size, if this handle can know it: nobody else was writing when it was opened, and where
+    /// somebody began later the version gives it away.
+    size: Option<u64>,
+    /// Time of this handle's last write (0: none).
+    mtime: WallTime,
+}
+
+/// What a read of some extents found.
+struct Found {
+    /// Largest file size that the answers bear witness to.
+    size_seen: u64,
+    /// Whether some bytes were behind the end of their object: zeros, or behind the file's end.
+    short: bool,
+}
+
+impl<R: Rpc> File<R> {
+    /// Wraps what the metadata service gave, carries out a truncation that came with it, and makes
+    /// size and times true.
+    pub(super) async fn begin(
+        fs: Fs<R>,
+        who: Credentials,
+        name: String,
+        mode: OpenMode,
+        opened: Opened,
+    ) -> Result<(File<R>, Attributes)> {
+        let Opened { handle, mut record, version, layout, capability, truncation, .. } = opened;
+        let ino = record.attributes.ino;
+        let capability = Arc::new(capability);
+        let state = Mutex::new(State {
+            capability: capability.clone(),
+            epoch: record.attributes.data_epoch,
+            version,
+            size: None,
+            mtime: WallTime(0),
+        });
+        let shared = Shared { fs: fs.clone(), who: who.clone(), name, ino, mode, handle, layout, state };
+        let file = File { shared: Arc::new(shared) };
+        let ready = async {
+            if let Some(pending) = truncation {
+                let layout = &file.shared.layout;
+                fs.carry_out(&who, ino, pending, layout, &capability).await?;
+                record.attributes.size = pending.size;
+                file.lock().epoch = pending.epoch;
+                if let Some(unsettled) = &mut record.unsettled {
+                    unsettled.truncation = None;
+                }
+            }
+            if record.unsettled.is_none() {
+                file.lock().size = Some(record.attributes.size);
+            }
+            fs.resolve(&who, record).await
+        };
+        match ready.await {
+            Ok(attributes) => Ok((file, attributes)),
+            Err(error) => {
+                // The handle is of no use to anyone; the first error is the one to tell.
+                let _ = file.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its inode number.
+    pub fn ino(&self) -> Ino {
+        self.shared.ino
+    }
+
+    /// Where its bytes lie.
+    pub fn layout(&self) -> &Layout {
+        &self.shared.layout
+    }
+
+    /// For what it was opened.
+    pub fn mode(&self) -> OpenMode {
+        self.shared.mode
+    }
+
+    /// Reads from `offset`; gives the number of bytes before the file's end.
+    pub async fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let extent = Extent { offset, length: buffer.len() as u64 };
+        self.read_list(&[extent], &mut [IoSliceMut::new(buffer)]).await
+    }
+
+    /// Writes at `offset`. When it returns, every client sees the bytes.
+    pub async fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let extent = Extent { offset, length: bytes.len() as u64 };
+        self.write_list(&[extent], &[IoSlice::new(bytes)]).await
+    }
+
+    /// Reads file extents, one behind the other, into memory of the same length in all: one request
+    /// to each target. Gives the number of bytes before the file's end; the rest becomes zeros.
+    pub async fn read_list(
+        &self,
+        extents: &[Extent],
+        memory: &mut [IoSliceMut<'_>],
+    ) -> Result<usize> {
+        let memory: Vec<Slice> = memory.iter_mut().map(|slice| Slice::to_write(slice)).collect();
+        // SAFETY: the borrow of `memory` outlives this future, which waits for the call.
+        unsafe { self.read_slices(extents, &memory) }.await
+    }
+
+    /// Writes memory into file extents of the same length in all: one request to each target.
+    /// Where extents overlap, the later one counts.
+    pub async fn write_list(&self, extents: &[Extent], memory: &[IoSlice<'_>]) -> Result<()> {
+        let memory: Vec<Slice> = memory.iter().map(|slice| Slice::to_read(slice)).collect();
+        // SAFETY: the borrow of `memory` outlives this future, which waits for the call.
+        unsafe { self.write_slices(extents, &memory) }.await
+    }
+
+    /// As [`File::read_list`], into memory named by address.
+    ///
+    /// # Safety
+    /// The memory must stay valid and unaliased until the future has ended or was dropped, and the
+    /// future must not be leaked before.
+    pub async unsafe fn read_slices(&self, extents: &[Extent], memory: &[Slice]) -> Result<usize> {
+        let read = async {
+            let length = self.check(self.shared.mode.read, "read", extents, memory)?;
+            if length == 0 {
+                return Ok(0);
+            }
+            let found = self.read_parts(extents, memory).await?;
+            let end = extents.iter().map(|extent| extent.end()).max().unwrap_or(0);
+            if !found.short || found.size_seen >= end {
+                return Ok(length);
+            }
+            let size = self.size_at_least(found.size_seen, end).await?;
+            let before_end = |extent: &Extent| size.saturating_sub(extent.offset).min(extent.length);
+            Ok(extents.iter().map(before_end).sum::<u64>() as usize)
+        };
+        read.await.map_err(|error: Error| error.on("read", &self.shared.name))
+    }
+
+    /// As [`File::write_list`], from memory named by address.
+    ///
+    /// # Safety
+    /// As [`File::read_slices`], but the memory is only read.
+    pub async unsafe fn write_slices(&self, extents: &[Extent], memory: &[Slice]) -> Result<()> {
+        let write = async {
+            if self.check(self.shared.mode.write, "write", extents, memory)? == 0 {
+                return Ok(());
+            }
+            self.fresh_capability().await?;
+            let parts = self.plan(extents, memory);
+            let results = join_all(parts.iter().map(|part| self.request(Kind::Write, part))).await;
+            let mut lost = 0;
+            let mut first = None;
+            for (part, result) in parts.iter().zip(results) {
+                match result.and_then(|reply| Witness::decode(&reply.body)) {
+                    Ok(witness) => self.wrote(part.column, witness),
+                    Err(error) => {
+                        lost += part.runs.length();
+                        first.get_or_insert(error);
+                    }
+                }
+            }
+            match first {
+                None => Ok(()),
+                Some(error) => Err(error.so(format!("{lost} bytes not stored"))),
+            }
+        };
+        write.await.map_err(|error: Error| error.on("write", &self.shared.name))
+    }
+
+    /// Checks a request against the handle and the limits; gives its length.
+    fn check(
+        &self,
+        allowed: bool,
+        operation: &str,
+        extents: &[Extent],
+        memory: &[Slice],
+    ) -> Result<usize> {
+        if !allowed {
+            let cause = format!("file is not open for {operation}");
+            return Err(Error::because(Code::BadHandle, cause));
+        }
+        let mut length = 0u64;
+        for extent in extents {
+            let end = extent.offset.checked_add(extent.length);
+            if end.is_none_or(|end| end > FILE_SIZE_MAX) {
+                return Err(Error::new(Code::TooLarge));
+            }
+            length = length.saturating_add(extent.length);
+        }
+        if length != memory.iter().map(|slice| slice.length as u64).sum::<u64>() {
+            let cause = "extents and memory differ in length";
+            return Err(Error::because(Code::Invalid, cause));
+        }
+        Ok(length as usize)
+    }
+
+    fn plan(&self, extents: &[Extent], memory: &[Slice]) -> Vec<Part> {
+        plan(&self.shared.layout, extents, memory, self.shared.fs.options().transfer_size)
+    }
+
+    async fn read_parts(&self, extents: &[Extent], memory: &[Slice]) -> Result<Found> {
+        self.fresh_capability().await?;
+        let parts = self.plan(extents, memory);
+        let results = join_all(parts.iter().map(|part| self.request(Kind::Read, part))).await;
+        let mut found = Found { size_seen: 0, short: false };
+        for (part, result) in parts.iter().zip(results) {
+            let reply = result?;
+            let witness = Witness::decode(&reply.body)?;
+            let size = self.shared.layout.file_size_seen(part.column, witness.size);
+            found.size_seen = found.size_seen.max(size);
+            if reply.payload_length < part.runs.length() {
+                found.short = true;
+                zero_behind(&part.memory, reply.payload_length);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Makes one request, again with a fresh capability if the target wants one.
+    async fn request(&self, kind: Kind, part: &Part) -> Result<Reply> {
+        let fs = &self.shared.fs;
+        let member = self.shared.layout.member(part.column);
+        let server = fs.server_of(member)?;
+        let mut renewed = false;
+        loop {
+            let (capability, epoch) = {
+                let state = self.lock();
+                (state.capability.clone(), state.epoch)
+            };
+            let io = Io {
+                ino: self.shared.ino,
+                member,
+                map_epoch: fs.map().epoch,
+                generation: self.shared.layout.generation,
+                epoch,
+                runs: part.runs.clone(),
+            };
+            let mut call = Call {
+                kind,
+                body: io.encode(),
+                capability: Some(capability),
+                once: kind == Kind::Write,
+                source: Vec::new(),
+                sink: Vec::new(),
+                lane: part.lane,
+            };
+            match kind {
+                Kind::Write => call.source.clone_from(&part.memory),
+                _ => call.sink.clone_from(&part.memory),
+            }
+            // SAFETY: the callers of `read_slices` and `write_slices` promise what is needed, and
+            // this future is part of theirs.
+            match unsafe { fs.retry(server, call) }.await {
+                Err(error) if error.code == Code::NoCapability && !renewed => {
+                    renewed = true;
+                    self.renew().await?;
+                }
+                // Space may be held by files that are gone but not freed yet.
+                Err(error) if error.code == Code::NoSpace && fs.has_garbage() => {
+                    fs.collect_garbage().await?;
+                }
+                result => {
+                    let place = |error: Error| {
+                        let cause = format!("target {}: {}", member.target.0, error.cause);
+                        Error { cause, ..error }
+                    };
+                    return result.map_err(place);
+                }
+            }
+        }
+    }
+
+    fn wrote(&self, column: usize, witness: Witness) {
+        let seen = self.shared.layout.file_size_seen(column, witness.size);
+        let mut state = self.lock();
+        state.size = state.size.map(|size| size.max(seen));
+        state.mtime = state.mtime.max(witness.mtime);
+        state.epoch = state.epoch.max(witness.epoch);
+    }
+
+    async fn fresh_capability(&self) -> Result<()> {
+        let fs = &self.shared.fs;
+        let left_ns = self.lock().capability.expires.0 - fs.rpc().now().wall.0;
+        let whole_ns = fs.options().timing.capability_ms as i64 * 1_000_000;
+        if left_ns > whole_ns / 4 { Ok(()) } else { self.renew().await }
+    }
+
+    async fn renew(&self) -> Result<()> {
+        let shared = &self.shared;
+        let request = MetaRequest::Renew { handle: shared.handle };
+        match shared.fs.meta(&shared.who, shared.ino, request).await? {
+            MetaReply::Opened(opened) => {
+                self.lock().capability = Arc::new(opened.capability);
+                Ok(())
+            }
+            other => Err(super::unexpected(&other)),
+        }
+    }
+
+    /// The file's size, asking other columns only where it is not yet known to reach `enough`.
+    async fn size_at_least(&self, seen: u64, enough: u64) -> Result<u64> {
+        // With one column, its answer was the whole truth.
+        if seen >= enough || self.shared.layout.stripe_count() == 1 {
+            return Ok(seen);
+        }
+        let (capability, epoch) = {
+            let state = self.lock();
+            (state.capability.clone(), state.epoch)
+        };
+        let shared = &self.shared;
+        let survey = shared.fs.survey(&shared.layout, &capability, shared.ino, epoch).await?;
+        Ok(survey.size.max(seen))
+    }
+
+    /// The file's size now.
+    pub async fn size(&self) -> Result<u64> {
+        self.fresh_capability().await?;
+        let (capability, epoch) = {
+            let state = self.lock();
+            (state.capability.clone(), state.epoch)
+        };
+        let shared = &self.shared;
+        let survey = shared.fs.survey(&shared.layout, &capability, shared.ino, epoch).await;
+        survey.map(|survey| survey.size).map_err(|error| error.on("stat", &shared.name))
+    }
+
+    /// Appends: the place is reserved first, so that no two appends overlap; the bytes are visible
+    /// once stored. Gives the offset.
+    pub async fn append(&self, bytes: &[u8]) -> Result<u64> {
+        let shared = &self.shared;
+        let reserve = async {
+            let floor = self.size().await?;
+            let (handle, length) = (shared.handle, bytes.len() as u64);
+            let request = MetaRequest::ReserveAppend { handle, length, floor };
+            match shared.fs.meta(&shared.who, shared.ino, request).await? {
+                MetaReply::Reserved { offset } => Ok(offset),
+                other => Err(super::unexpected(&other)),
+            }
+        };
+        let offset = reserve.await.map_err(|error: Error| error.on("append", &shared.name))?;
+        self.write_at(bytes, offset).await?;
+        Ok(offset)
+    }
+
+    /// Sets the size.
+    pub async fn truncate(&self, size: u64) -> Result<()> {
+        let shared = &self.shared;
+        if !shared.mode.write {
+            return Err(Error::because(Code::Invalid, "file is not open for writing")
+                .on("truncate", &shared.name));
+        }
+        let handle = Some(shared.handle);
+        let version = shared.fs.truncate_through(&shared.who, shared.ino, size, handle).await;
+        let (version, epoch) = version.map_err(|error| error.on("truncate", &shared.name))?;
+        let mut state = self.lock();
+        state.version = version;
+        state.epoch = state.epoch.max(epoch);
+        // Others' writes between are in nobody's books: only a file of one's own is known again.
+        state.size = state.size.map(|_| size);
+        Ok(())
+    }
+
+    /// Makes what was written before durable, as far as the kind of pool promises it; fails if any
+    /// of it was lost.
+    pub async fn sync(&self) -> Result<()> {
+        let shared = &self.shared;
+        let sync = async {
+            self.fresh_capability().await?;
+            let capability = self.lock().capability.clone();
+            let flush = |_| TargetRequest::Flush { ino: shared.ino };
+            shared.fs.on_columns(&shared.layout, &capability, flush).await
+        };
+        sync.await.map(drop).map_err(|error| error.on("fsync", &shared.name))
+    }
+
+    /// Makes a hole: the extent reads as zeros, its memory is freed, the size stays.
+    pub async fn punch(&self, extent: Extent) -> Result<()> {
+        let shared = &self.shared;
+        let punch = async {
+            self.fresh_capability().await?;
+            let capability = self.lock().capability.clone();
+            let columns = shared.layout.stripe_count();
+            let mut extents: Vec<Vec<Extent>> = vec![Vec::new(); columns];
+            for piece in shared.layout.pieces(extent.offset, extent.length as usize) {
+                let (offset, length) = (piece.object_offset, piece.length as u64);
+                match extents[piece.column].last_mut() {
+                    Some(last) if last.end() == offset => last.length += length,
+                    _ => extents[piece.column].push(Extent { offset, length }),
+                }
+            }
+            let request = |column: usize| TargetRequest::Punch {
+                ino: shared.ino,
+                extents: extents[column].clone(),
+            };
+            shared.fs.on_columns(&shared.layout, &capability, request).await
+        };
+        punch.await.map(drop).map_err(|error| error.on("punch", &shared.name))
+    }
+
+    /// The next data (or hole) at or behind `offset`; none behind the last data. A hole is found at
+    /// the file's end at the latest.
+    pub async fn seek(&self, offset: u64, data: bool) -> Result<Option<u64>> {
+        let shared = &self.shared;
+        let seek = async {
+            let size = self.size().await?;
+            if offset >= size {
+                return Err(Error::new(Code::NoExtent));
+            }
+            let capability = self.lock().capability.clone();
+            let mut at = offset;
+            // Stripe by stripe: data of one column may lie behind a hole of another.
+            while at < size {
+                let (column, object_offset) = shared.layout.locate(at);
+                let stripe_size = shared.layout.stripe_size;
+                let stripe_end = match shared.layout.stripe_count() {
+                    1 => size,
+                    _ => (at / stripe_size + 1) * stripe_size,
+                };
+                let request = TargetRequest::Seek { ino: shared.ino, offset: object_offset, data };
+                let member = shared.layout.member(column);
+                let answer = shared.fs.target(member, Some(capability.clone()), request).await?;
+                let TargetReply::Seek { offset: found } = answer else {
+                    return Err(crate::wire::protocol("answer of another kind"));
+                };
+                let found = match found {
+                    Some(found) => Some(shared.layout.file_offset(column, found)),
+                    // Behind an object's end everything is a hole.
+                    None if data => None,
+                    None => Some(at),
+                };
+                match found {
+                    Some(found) if found < stripe_end.min(size) => return Ok(Some(found.max(at))),
+                    _ => at = stripe_end,
+                }
+            }
+            Ok(if data { None } else { Some(size) })
+        };
+        seek.await.map_err(|error: Error| error.on("seek", &shared.name))
+    }
+
+    /// Ends the handle, and reports what this writer knows of the file's size and last write.
+    pub async fn close(&self) -> Result<()> {
+        let shared = &self.shared;
+        let settlement = {
+            let state = self.lock();
+            let settlement = |size| Settlement { version: state.version, size, mtime: state.mtime };
+            state.size.filter(|_| shared.mode.write).map(settlement)
+        };
+        let request = MetaRequest::Close { handle: shared.handle, settlement };
+        let close = async {
+            match shared.fs.meta(&shared.who, shared.ino, request).await? {
+                MetaReply::Gone { reap, order } => {
+                    shared.fs.throw_away(reap, order);
+                    Ok(())
+                }
+                other => Err(super::unexpected(&other)),
+            }
+        };
+        close.await.map_err(|error: Error| error.on("close", &shared.name))
+    }
+}
+
+/// Fills what lies behind the first `length` bytes with zeros.
+fn zero_behind(memory: &[Slice], mut length: usize) {
+    for slice in memory {
+        let skip = length.min(slice.length);
+        length -= skip;
+        let rest = slice.part(skip, slice.length - skip);
+        // SAFETY: the caller of `read_slices` promises that the memory is valid and its own; the
+        // call that wrote into it has ended.
+        unsafe { rest.pointer.write_bytes(0, rest.length) };
+    }
+}
