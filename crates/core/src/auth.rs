@@ -122,9 +122,15 @@ pub fn mac_equal(left: &Mac, right: &Mac) -> bool {
     blake3::Hash::from_bytes(*left) == blake3::Hash::from_bytes(*right)
 }
 
-/// See [`Secret::connection_key`].
+/// See [`Secret::connection_key`]. Its debug form does not show it.
 #[derive(Clone)]
 pub struct ConnectionKey(Mac);
+
+impl std::fmt::Debug for ConnectionKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ConnectionKey(..)")
+    }
+}
 
 /// 32 bytes that only the other end of one connection can read, or change unnoticed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

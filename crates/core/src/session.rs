@@ -10,7 +10,7 @@
 //! After a lost connection, requests are sent again with their old sequence numbers, so that the
 //! server can tell a repetition from a new request.
 
-use crate::auth::{Capability, Role, Secret, Transcript, mac_equal};
+use crate::auth::{Capability, ConnectionKey, Role, Secret, Transcript, mac_equal};
 use crate::config::{SLOTS_PER_STREAM_MAX, Timing, WAITING_PER_STREAM_MAX};
 use crate::error::{Code, Error, Result};
 use crate::types::{ClientId, Incarnation};
@@ -129,8 +129,8 @@ struct Slot<T> {
     request: Option<Request<T>>,
     /// Sent on this or an earlier connection, and not answered.
     sent: bool,
-    /// Answer's body, while its payload is being received.
-    receiving: Option<Vec<u8>>,
+    /// The answer's body, while its payload is being received.
+    answer: Option<Vec<u8>>,
 }
 
 /// See the module's description.
@@ -149,6 +149,8 @@ pub struct Session<T> {
     /// Capabilities shown on this connection: by inode, the code of the newest.
     shown: HashMap<u64, [u8; 32]>,
     server: Option<Incarnation>,
+    key: Option<ConnectionKey>,
+    receiving: Option<(u16, usize)>,
     heard_ms: u64,
     pinged_ms: u64,
     /// The server was declared lost and has not been heard since: less patience with it.
@@ -171,6 +173,8 @@ impl<T> Session<T> {
             outgoing: VecDeque::new(),
             shown: HashMap::new(),
             server: None,
+            key: None,
+            receiving: None,
             heard_ms: 0,
             pinged_ms: 0,
             lost: false,
@@ -186,6 +190,12 @@ impl<T> Session<T> {
     /// Whether requests flow.
     pub fn is_ready(&self) -> bool {
         matches!(self.state, State::Ready)
+    }
+
+    /// The key of the newest connection whose handshake was done: seals what only its other end may
+    /// read.
+    pub fn connection_key(&self) -> Option<&ConnectionKey> {
+        self.key.as_ref()
     }
 
     /// Requests under way or waiting.
@@ -214,7 +224,7 @@ impl<T> Session<T> {
             let slot = match self.free.pop() {
                 Some(slot) => slot,
                 None if self.slots.len() < SLOTS_PER_STREAM_MAX => {
-                    let fresh = Slot { sequence: 0, request: None, sent: false, receiving: None };
+                    let fresh = Slot { sequence: 0, request: None, sent: false, answer: None };
                     self.slots.push(fresh);
                     (self.slots.len() - 1) as u16
                 }
@@ -246,7 +256,7 @@ impl<T> Session<T> {
             .position(|slot| slot.request.as_ref().is_some_and(|request| matches(&request.tag)))?;
         let entry = &mut self.slots[slot];
         let request = entry.request.take()?;
-        entry.receiving = None;
+        entry.answer = None;
         if !entry.sent {
             // The sequence number was never used: the next request takes it.
             entry.sequence = entry.sequence.wrapping_sub(1);
@@ -321,8 +331,9 @@ impl<T> Session<T> {
     pub fn disconnected(&mut self, now_ms: u64, trouble: Error) {
         self.urgent.clear();
         self.shown.clear();
+        self.receiving = None;
         for slot in &mut self.slots {
-            slot.receiving = None;
+            slot.answer = None;
         }
         self.outgoing = self
             .slots
@@ -375,6 +386,7 @@ impl<T> Session<T> {
                         format!("{} did not prove the secret", self.identity.server_name),
                     ));
                 }
+                self.key = Some(self.identity.secret.connection_key(transcript));
                 self.pinged_ms = now_ms;
                 Ok(Incoming::Ready(self.welcomed(&welcome)))
             }
@@ -459,7 +471,8 @@ impl<T> Session<T> {
             });
         }
         if header.payload_length > 0 {
-            entry.receiving = Some(body.to_vec());
+            entry.answer = Some(body.to_vec());
+            self.receiving = Some((header.slot, header.payload_length as usize));
             return Ok(Incoming::Payload(header.slot));
         }
         let reply = Reply { body: body.to_vec(), payload_length: 0 };
@@ -467,6 +480,11 @@ impl<T> Session<T> {
             Some(completion) => Incoming::Done(completion),
             None => Incoming::Nothing,
         })
+    }
+
+    /// The slot whose payload is being received, and the payload's length.
+    pub fn receiving(&self) -> Option<(u16, usize)> {
+        self.receiving
     }
 
     /// The payload announced by [`Incoming::Payload`] is where it belongs.
@@ -478,7 +496,8 @@ impl<T> Session<T> {
     ) -> Option<Completion<T>> {
         self.heard_ms = now_ms;
         let index = usize::from(slot);
-        let body = self.slots[index].receiving.take()?;
+        self.receiving = None;
+        let body = self.slots[index].answer.take()?;
         self.end_slot(index, Ok(Reply { body, payload_length }))
     }
 
@@ -486,7 +505,7 @@ impl<T> Session<T> {
         let entry = &mut self.slots[index];
         let request = entry.request.take();
         entry.sent = false;
-        entry.receiving = None;
+        entry.answer = None;
         self.free.push(index as u16);
         self.fill_slots();
         request.map(|request| Completion { tag: request.tag, result })
@@ -559,7 +578,7 @@ impl<T> Session<T> {
     /// Ends all requests with this error (their buffers are not used again).
     pub fn end_all(&mut self, error: &Error) -> Vec<Completion<T>> {
         let in_slots = self.slots.iter_mut().filter_map(|slot| {
-            slot.receiving = None;
+            slot.answer = None;
             slot.request.take()
         });
         let waiting = std::mem::take(&mut self.waiting);

@@ -1,1 +1,84 @@
-//! Stub.
+//! Transports: how frames and their payloads get from one process to another.
+//!
+//! A [`Link`] is one end of a connection. It knows frames (see [`weir_core::wire`]) but not what
+//! they mean: whoever drives it says, as each frame's head comes in, where its payload belongs, and
+//! the payload goes straight there. All transports share this seam and one conformance suite
+//! (`tests/conformance.rs`).
+#![warn(missing_docs)]
+
+mod poller;
+pub mod tcp;
+
+pub use poller::{Event, Poller};
+
+use std::io;
+use std::os::fd::RawFd;
+use weir_core::error::Result;
+use weir_core::slice::Slice;
+use weir_core::wire::Header;
+
+/// A payload on its way out. It keeps its memory valid until it is dropped, or its maker promises
+/// that somebody else does.
+pub trait Payload: Send {
+    /// Appends the memory to send, in order.
+    fn slices(&self, into: &mut Vec<Slice>);
+}
+
+/// Nothing behind the head.
+pub struct NoPayload;
+
+impl Payload for NoPayload {
+    fn slices(&self, _: &mut Vec<Slice>) {}
+}
+
+/// Where an incoming payload goes.
+#[derive(Debug)]
+pub enum Placement {
+    /// There is none, or it is to be thrown away.
+    Discard,
+    /// Into this memory, of the payload's length. Whoever names it keeps it valid and unaliased
+    /// until [`Sink::payload`] is called or the link is dropped.
+    Into(Vec<Slice>),
+}
+
+/// Takes what a link receives.
+pub trait Sink {
+    /// A frame's header and body are here. An error closes the link.
+    fn head(&mut self, header: Header, body: &[u8]) -> Result<Placement>;
+
+    /// The payload of the last head is where it belongs (or thrown away). Not called for frames
+    /// without one. An error closes the link.
+    fn payload(&mut self) -> Result<()>;
+}
+
+/// What became of an attempt to receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// All that was there was taken.
+    Drained,
+    /// There may be more: the attempt had its fair share.
+    More,
+    /// The other end has closed.
+    Closed,
+}
+
+/// One end of a connection. Nothing here blocks.
+pub trait Link<P: Payload>: Send {
+    /// Queues a frame: `head` is header and body.
+    fn send(&mut self, head: Vec<u8>, payload: Option<P>);
+
+    /// Sends what is queued, as far as the wire takes it. Gives the number of bytes that moved.
+    fn flush(&mut self) -> io::Result<usize>;
+
+    /// Bytes queued and not yet taken by the wire.
+    fn unsent(&self) -> usize;
+
+    /// Whether a queued payload matches: then its memory is still in use.
+    fn sending(&self, matches: &dyn Fn(&P) -> bool) -> bool;
+
+    /// Receives what is there, up to a fair share. Gives the number of bytes that moved, too.
+    fn receive(&mut self, sink: &mut dyn Sink) -> Result<(Received, usize)>;
+
+    /// What a [`Poller`] waits on.
+    fn descriptor(&self) -> RawFd;
+}

@@ -572,7 +572,9 @@ impl<R: Rpc> Fs<R> {
             match result {
                 // What an older life of a target held is gone by itself.
                 Err(error) if error.code == Code::Lost => {}
-                other => drop(other?),
+                other => {
+                    other?;
+                }
             }
         }
         let nobody = Credentials { uid: 0, gid: 0, groups: Vec::new() };
@@ -603,31 +605,23 @@ impl<R: Rpc> Fs<R> {
     ///
     /// # Safety
     /// As [`Rpc::call`].
-    unsafe fn retry(
-        &self,
-        server: ServerIndex,
-        call: Call,
-    ) -> impl Future<Output = Result<Reply>> + Send + '_ {
-        async move {
-            let timing = &self.shared.options.timing;
-            let give_up_ms = self.rpc().now().mono_ms + timing.busy_ms_max;
-            loop {
-                let again = Call {
-                    body: call.body.clone(),
-                    capability: call.capability.clone(),
-                    source: call.source.clone(),
-                    sink: call.sink.clone(),
-                    ..call
-                };
-                // SAFETY: the caller's promise covers every try.
-                match unsafe { self.rpc().call(server, again) }.await {
-                    Err(error)
-                        if error.code == Code::Busy && self.rpc().now().mono_ms < give_up_ms =>
-                    {
-                        self.rpc().sleep(timing.busy_retry_ms).await;
-                    }
-                    other => return other,
+    async unsafe fn retry(&self, server: ServerIndex, call: Call) -> Result<Reply> {
+        let timing = &self.shared.options.timing;
+        let give_up_ms = self.rpc().now().mono_ms + timing.busy_ms_max;
+        loop {
+            let again = Call {
+                body: call.body.clone(),
+                capability: call.capability.clone(),
+                source: call.source.clone(),
+                sink: call.sink.clone(),
+                ..call
+            };
+            // SAFETY: the caller's promise covers every try.
+            match unsafe { self.rpc().call(server, again) }.await {
+                Err(error) if error.code == Code::Busy && self.rpc().now().mono_ms < give_up_ms => {
+                    self.rpc().sleep(timing.busy_retry_ms).await;
                 }
+                other => return other,
             }
         }
     }

@@ -1,0 +1,577 @@
+//! Drives sessions over real connections. There is no I/O thread: whoever waits for an answer
+//! drives the network meanwhile. One waiting thread at a time is the *leader*, which polls all
+//! connections and wakes the others as their answers come; when it has its own, another takes over.
+//! A single thread thus talks to a server without any hand-over between threads.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use weir_core::auth::ConnectionKey;
+use weir_core::config::Timing;
+use weir_core::error::{Code, Error, Result};
+use weir_core::fs::{Call, Rpc};
+use weir_core::session::{Completion, Expired, Identity, Incoming, Reply, Request, Session};
+use weir_core::slice::Slice;
+use weir_core::types::{Now, ServerIndex, WallTime};
+use weir_core::wire::Header;
+use weir_net::tcp::{self, TcpLink};
+use weir_net::{Event, Link, Payload, Placement, Poller, Received, Sink};
+
+/// How often deadlines are looked at while somebody waits.
+const TICK_MS: u64 = 50;
+
+/// A lock whose holder panicked: the bug has been told, and the state is whole enough to end with.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One request under way: its buffers, and who waits for it.
+#[derive(Debug)]
+struct Pending {
+    source: Vec<Slice>,
+    sink: Vec<Slice>,
+    outcome: Mutex<Outcome>,
+}
+
+#[derive(Debug)]
+enum Outcome {
+    Awaited(Option<Waker>),
+    Ended(Result<Reply>),
+    Taken,
+}
+
+impl Pending {
+    fn end(&self, result: Result<Reply>) {
+        let before = std::mem::replace(&mut *lock(&self.outcome), Outcome::Ended(result));
+        if let Outcome::Awaited(Some(waker)) = before {
+            waker.wake();
+        }
+    }
+}
+
+/// A request's payload while it is being sent.
+struct Outgoing(Arc<Pending>);
+
+impl Payload for Outgoing {
+    fn slices(&self, into: &mut Vec<Slice>) {
+        into.extend_from_slice(&self.0.source);
+    }
+}
+
+struct Stream {
+    token: u64,
+    address: SocketAddr,
+    state: Mutex<StreamState>,
+}
+
+struct StreamState {
+    session: Session<Arc<Pending>>,
+    link: Option<TcpLink<Outgoing>>,
+    connecting: bool,
+    /// Asked the poller for room to send.
+    wants_room: bool,
+}
+
+struct Shared {
+    started: Instant,
+    poller: Poller,
+    /// Streams of each server.
+    servers: Vec<Vec<Stream>>,
+    leader: AtomicBool,
+    followers: Mutex<Vec<Thread>>,
+    last_tick_ms: AtomicU64,
+    timers: Mutex<BTreeMap<(u64, u64), Waker>>,
+    timer_count: AtomicU64,
+    next_timer_ms: AtomicU64,
+}
+
+/// Connections to the servers of a pool. Cheap to clone.
+#[derive(Clone)]
+pub struct Net {
+    shared: Arc<Shared>,
+}
+
+impl Net {
+    /// Connections are made when they are first needed: `streams` to each of these servers.
+    /// `identity.stream` and `identity.server_name` are filled in here.
+    pub fn new(
+        identity: &Identity,
+        addresses: &[String],
+        streams: usize,
+        timing: &Timing,
+    ) -> Result<Net> {
+        let mut servers = Vec::new();
+        let mut token = 0;
+        for (index, name) in addresses.iter().enumerate() {
+            let address = tcp::resolve(name)?;
+            let mut of_server = Vec::new();
+            for stream in 0..streams.max(1) {
+                let identity = Identity {
+                    stream: stream as u16,
+                    server_name: format!("server {index} ({name})"),
+                    ..identity.clone()
+                };
+                let state = Mutex::new(StreamState {
+                    session: Session::new(identity, timing.clone()),
+                    link: None,
+                    connecting: false,
+                    wants_room: false,
+                });
+                of_server.push(Stream { token, address, state });
+                token += 1;
+            }
+            servers.push(of_server);
+        }
+        let poller = Poller::new().map_err(|error| {
+            Error::because(Code::Internal, format!("epoll: {error}")).on("connect", "pool")
+        })?;
+        Ok(Net {
+            shared: Arc::new(Shared {
+                started: Instant::now(),
+                poller,
+                servers,
+                leader: AtomicBool::new(false),
+                followers: Mutex::default(),
+                last_tick_ms: AtomicU64::new(0),
+                timers: Mutex::default(),
+                timer_count: AtomicU64::new(0),
+                next_timer_ms: AtomicU64::new(u64::MAX),
+            }),
+        })
+    }
+
+    /// The key of the newest connection of a server's first stream.
+    pub fn connection_key(&self, server: ServerIndex) -> Option<ConnectionKey> {
+        let stream = self.shared.servers.get(usize::from(server.0))?.first()?;
+        lock(&stream.state).session.connection_key().cloned()
+    }
+
+    /// Runs a future to its end on this thread, driving the network while it waits.
+    pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        let mut future = pin!(future);
+        let parker =
+            Arc::new(Parker { thread: std::thread::current(), woken: AtomicBool::new(false) });
+        let waker = Waker::from(parker.clone());
+        let mut context = Context::from_waker(&waker);
+        let mut events = Vec::new();
+        loop {
+            parker.woken.store(false, Ordering::Release);
+            if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+                return value;
+            }
+            self.shared.drive_until(&parker.woken, &mut events);
+        }
+    }
+}
+
+/// Wakes a thread that waits in [`Net::run`].
+struct Parker {
+    thread: Thread,
+    woken: AtomicBool,
+}
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::Release);
+        // The leader wakes itself in this way as a rule, and then nobody is parked.
+        if self.thread.id() != std::thread::current().id() {
+            self.thread.unpark();
+        }
+    }
+}
+
+impl Shared {
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64
+    }
+
+    fn try_lead(&self) -> bool {
+        self.leader.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    /// Leads, or waits to be woken, until `woken`.
+    fn drive_until(&self, woken: &AtomicBool, events: &mut Vec<Event>) {
+        while !woken.load(Ordering::Acquire) {
+            if self.try_lead() {
+                let leadership = Leadership(self);
+                while !woken.load(Ordering::Acquire) {
+                    self.step(events);
+                }
+                drop(leadership);
+                return;
+            }
+            let me = std::thread::current();
+            lock(&self.followers).push(me.clone());
+            // The leader resigns first and looks for followers then: it either sees this thread
+            // in the list or leaves the lead to be taken here.
+            if !self.leader.load(Ordering::Acquire) || woken.load(Ordering::Acquire) {
+                lock(&self.followers).retain(|thread| thread.id() != me.id());
+                continue;
+            }
+            // Bounded, against a wake-up lost to a leader that ended in a panic.
+            std::thread::park_timeout(Duration::from_millis(TICK_MS));
+            lock(&self.followers).retain(|thread| thread.id() != me.id());
+        }
+    }
+
+    /// Waits for something to happen on any connection, and deals with it.
+    fn step(&self, events: &mut Vec<Event>) {
+        let now_ms = self.now_ms();
+        let tick_ms = self.last_tick_ms.load(Ordering::Relaxed) + TICK_MS;
+        let timer_ms = self.next_timer_ms.load(Ordering::Acquire);
+        let timeout = Duration::from_millis(tick_ms.min(timer_ms).saturating_sub(now_ms));
+        // An error here would be a closed epoll descriptor: nothing arrives any more, and the
+        // deadlines below end every request.
+        let _ = self.poller.wait(events, Some(timeout));
+        let now_ms = self.now_ms();
+        for event in events.iter() {
+            let streams = self.servers.iter().flatten();
+            if let Some(stream) = streams.into_iter().find(|stream| stream.token == event.token) {
+                self.ready(stream, *event, now_ms);
+            }
+        }
+        if now_ms >= tick_ms {
+            self.last_tick_ms.store(now_ms, Ordering::Relaxed);
+            for stream in self.servers.iter().flatten() {
+                let mut ended = Vec::new();
+                let mut state = lock(&stream.state);
+                self.tick(stream, &mut state, now_ms, &mut ended);
+                self.transmit(stream, &mut state, now_ms);
+                drop(state);
+                end(ended);
+            }
+        }
+        if now_ms >= self.next_timer_ms.load(Ordering::Acquire) {
+            self.ring(now_ms);
+        }
+    }
+
+    fn ring(&self, now_ms: u64) {
+        let mut timers = lock(&self.timers);
+        while let Some(entry) = timers.first_entry()
+            && entry.key().0 <= now_ms
+        {
+            entry.remove().wake();
+        }
+        let next_ms = timers.first_key_value().map_or(u64::MAX, |(key, _)| key.0);
+        self.next_timer_ms.store(next_ms, Ordering::Release);
+    }
+
+    /// A connection can receive or send.
+    fn ready(&self, stream: &Stream, event: Event, now_ms: u64) {
+        let mut ended = Vec::new();
+        let mut state = lock(&stream.state);
+        let state = &mut *state;
+        let Some(link) = &mut state.link else {
+            return;
+        };
+        if state.connecting && event.writable {
+            state.connecting = false;
+            state.wants_room = false;
+            let made = link.connected().and_then(|()| {
+                self.poller.change(link.descriptor(), stream.token, true, false)
+            });
+            match made {
+                Ok(()) => {
+                    let mut nonce = [0; 32];
+                    match getrandom::fill(&mut nonce) {
+                        Ok(()) => state.session.connected(nonce),
+                        Err(error) => self.disconnect(state, now_ms, &error.to_string()),
+                    }
+                }
+                Err(error) => self.disconnect(state, now_ms, &error.to_string()),
+            }
+        } else if event.readable {
+            let mut receiver =
+                Receiver { session: &mut state.session, ended: &mut ended, now_ms };
+            match link.receive(&mut receiver) {
+                Ok((Received::Closed, _)) => {
+                    self.disconnect(state, now_ms, "server closed the connection");
+                }
+                Ok((_, moved)) => {
+                    if moved > 0 {
+                        state.session.heard(now_ms);
+                    }
+                }
+                Err(error) => self.disconnect(state, now_ms, &error.cause),
+            }
+        }
+        self.transmit(stream, state, now_ms);
+        end(ended);
+    }
+
+    fn disconnect(&self, state: &mut StreamState, now_ms: u64, trouble: &str) {
+        state.link = None;
+        state.connecting = false;
+        state.wants_room = false;
+        state.session.disconnected(now_ms, Error::because(Code::ServerLost, trouble));
+    }
+
+    /// Acts on deadlines; begins to connect where that is due.
+    fn tick(
+        &self,
+        stream: &Stream,
+        state: &mut StreamState,
+        now_ms: u64,
+        ended: &mut Vec<Completion<Arc<Pending>>>,
+    ) {
+        match state.session.handle_timeout(now_ms) {
+            Expired::Nothing => {}
+            Expired::Lost(completions) => {
+                state.link = None;
+                state.connecting = false;
+                state.wants_room = false;
+                ended.extend(completions);
+            }
+            Expired::Connect => {
+                let link = tcp::connect::<Outgoing>(stream.address).and_then(|link| {
+                    self.poller.add(link.descriptor(), stream.token, false, true)?;
+                    Ok(link)
+                });
+                match link {
+                    Ok(link) => {
+                        state.link = Some(link);
+                        state.connecting = true;
+                    }
+                    Err(error) => self.disconnect(state, now_ms, &error.to_string()),
+                }
+            }
+        }
+    }
+
+    /// Sends what there is to send.
+    fn transmit(&self, stream: &Stream, state: &mut StreamState, now_ms: u64) {
+        let Some(link) = &mut state.link else {
+            return;
+        };
+        if state.connecting {
+            return;
+        }
+        while let Some(transmit) = state.session.poll_transmit() {
+            let payload = transmit
+                .payload_of
+                .and_then(|slot| state.session.tag(slot))
+                .map(|pending| Outgoing(pending.clone()));
+            link.send(transmit.head, payload);
+        }
+        if link.unsent() == 0 && !state.wants_room {
+            return;
+        }
+        let sent = link.flush().and_then(|moved| {
+            if moved > 0 {
+                state.session.heard(now_ms);
+            }
+            let wants_room = link.unsent() > 0;
+            if wants_room != state.wants_room {
+                self.poller.change(link.descriptor(), stream.token, true, wants_room)?;
+                state.wants_room = wants_room;
+            }
+            Ok(())
+        });
+        if let Err(error) = sent {
+            self.disconnect(state, now_ms, &error.to_string());
+        }
+    }
+}
+
+fn end(completions: Vec<Completion<Arc<Pending>>>) {
+    for completion in completions {
+        completion.tag.end(completion.result);
+    }
+}
+
+/// Gives up the lead, also when unwinding, and finds a successor.
+struct Leadership<'a>(&'a Shared);
+
+impl Drop for Leadership<'_> {
+    fn drop(&mut self) {
+        self.0.leader.store(false, Ordering::Release);
+        if let Some(thread) = lock(&self.0.followers).pop() {
+            thread.unpark();
+        }
+    }
+}
+
+/// Hands what a link receives to the session.
+struct Receiver<'a> {
+    session: &'a mut Session<Arc<Pending>>,
+    ended: &'a mut Vec<Completion<Arc<Pending>>>,
+    now_ms: u64,
+}
+
+impl Sink for Receiver<'_> {
+    fn head(&mut self, header: Header, body: &[u8]) -> Result<Placement> {
+        match self.session.receive(self.now_ms, header, body) {
+            Incoming::Nothing | Incoming::Discard => Ok(Placement::Discard),
+            Incoming::Done(completion) => {
+                self.ended.push(completion);
+                Ok(Placement::Discard)
+            }
+            Incoming::Ready(completions) => {
+                self.ended.extend(completions);
+                Ok(Placement::Discard)
+            }
+            Incoming::Close(completions) => {
+                let cause = completions
+                    .first()
+                    .and_then(|completion| completion.result.as_ref().err())
+                    .map_or("server refused the connection", |error| error.cause.as_str());
+                let error = Error::because(Code::ServerLost, cause);
+                self.ended.extend(completions);
+                Err(error)
+            }
+            Incoming::Payload(slot) => {
+                let length = header.payload_length as usize;
+                let sink = self.session.tag(slot).map_or(&[][..], |pending| &pending.sink);
+                let mut left = length;
+                let mut slices = Vec::with_capacity(sink.len());
+                for slice in sink {
+                    let taken = left.min(slice.length);
+                    if taken > 0 {
+                        slices.push(slice.part(0, taken));
+                    }
+                    left -= taken;
+                }
+                if left > 0 {
+                    let cause = format!("{left} bytes more than were asked for");
+                    return Err(Error::because(Code::Protocol, cause));
+                }
+                Ok(Placement::Into(slices))
+            }
+        }
+    }
+
+    fn payload(&mut self) -> Result<()> {
+        if let Some((slot, length)) = self.session.receiving() {
+            self.ended.extend(self.session.payload_received(self.now_ms, slot, length));
+        }
+        Ok(())
+    }
+}
+
+/// Abandons a request whose future is dropped before its end: its buffers are not touched again.
+struct Abandon<'a> {
+    shared: &'a Shared,
+    stream: &'a Stream,
+    pending: Arc<Pending>,
+}
+
+impl Drop for Abandon<'_> {
+    fn drop(&mut self) {
+        if !matches!(*lock(&self.pending.outcome), Outcome::Awaited(_)) {
+            return;
+        }
+        let mut state = lock(&self.stream.state);
+        let receiving = state
+            .session
+            .receiving()
+            .and_then(|(slot, _)| state.session.tag(slot).cloned())
+            .is_some_and(|pending| Arc::ptr_eq(&pending, &self.pending));
+        state.session.cancel(|pending| Arc::ptr_eq(pending, &self.pending));
+        let in_use = |outgoing: &Outgoing| Arc::ptr_eq(&outgoing.0, &self.pending);
+        let sending = state.link.as_ref().is_some_and(|link| link.sending(&in_use));
+        if sending || receiving {
+            // Half a payload cannot be taken back: the connection goes, the others are repeated.
+            let now_ms = self.shared.now_ms();
+            self.shared.disconnect(&mut state, now_ms, "a request was abandoned");
+        }
+    }
+}
+
+impl Rpc for Net {
+    async unsafe fn call(&self, server: ServerIndex, call: Call) -> Result<Reply> {
+        let shared = &*self.shared;
+        let Some(streams) = shared.servers.get(usize::from(server.0)) else {
+            return Err(Error::because(Code::Stale, format!("no server {} known", server.0)));
+        };
+        let stream = &streams[(call.lane % streams.len() as u64) as usize];
+        let payload_length = call.source.iter().map(|slice| slice.length as u32).sum();
+        let pending = Arc::new(Pending {
+            source: call.source,
+            sink: call.sink,
+            outcome: Mutex::new(Outcome::Awaited(None)),
+        });
+        let abandon = Abandon { shared, stream, pending };
+        {
+            let request = Request {
+                kind: call.kind,
+                body: call.body,
+                payload_length,
+                capability: call.capability,
+                once: call.once,
+                tag: abandon.pending.clone(),
+            };
+            let now_ms = shared.now_ms();
+            let mut ended = Vec::new();
+            let mut state = lock(&stream.state);
+            if let Err((pending, error)) = state.session.submit(now_ms, request) {
+                drop(state);
+                pending.end(Err(error));
+            } else {
+                if state.link.is_none() {
+                    shared.tick(stream, &mut state, now_ms, &mut ended);
+                }
+                shared.transmit(stream, &mut state, now_ms);
+                drop(state);
+                end(ended);
+            }
+        }
+        Ended(&abandon.pending).await
+    }
+
+    fn now(&self) -> Now {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Now { mono_ms: self.shared.now_ms(), wall: WallTime(wall.as_nanos() as i64) }
+    }
+
+    async fn sleep(&self, ms: u64) {
+        Sleep { shared: &self.shared, until_ms: self.shared.now_ms() + ms.max(1) }.await;
+    }
+}
+
+/// Ends when its request has ended.
+struct Ended<'a>(&'a Pending);
+
+impl Future for Ended<'_> {
+    type Output = Result<Reply>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Reply>> {
+        let mut outcome = lock(&self.0.outcome);
+        match std::mem::replace(&mut *outcome, Outcome::Taken) {
+            Outcome::Ended(result) => Poll::Ready(result),
+            _ => {
+                *outcome = Outcome::Awaited(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+struct Sleep<'a> {
+    shared: &'a Shared,
+    until_ms: u64,
+}
+
+impl Future for Sleep<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.shared.now_ms() >= self.until_ms {
+            return Poll::Ready(());
+        }
+        let number = self.shared.timer_count.fetch_add(1, Ordering::Relaxed);
+        lock(&self.shared.timers).insert((self.until_ms, number), context.waker().clone());
+        let earlier = self.shared.next_timer_ms.fetch_min(self.until_ms, Ordering::AcqRel);
+        if earlier > self.until_ms {
+            // The leader may be waiting for longer than that.
+            self.shared.poller.wake();
+        }
+        Poll::Pending
+    }
+}

@@ -1,0 +1,335 @@
+//! Pools: how to find one, connect to it, and make one of servers that have been started.
+
+use crate::net::Net;
+use serde::{Deserialize, Serialize};
+use std::future::Future;
+use std::path::Path;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use weir_core::auth::{Role, Secret};
+use weir_core::config::{STREAMS_PER_SERVER_MAX, Timing};
+use weir_core::error::{Code, Error, Result};
+use weir_core::fs::{Fs, FsOptions};
+use weir_core::layout::{STRIPE_SIZE_MAX, STRIPE_SIZE_MIN};
+use weir_core::session::Identity;
+use weir_core::types::{ClientId, ServerIndex, TargetId};
+use weir_core::wire::control::{
+    ControlReply, ControlRequest, Description, Formation, PoolMap, ServerEntry, ServerStatus,
+    TargetEntry,
+};
+use weir_core::wire::protocol;
+
+/// Bytes on one target before the next, where nobody says otherwise.
+pub const STRIPE_SIZE_DEFAULT: u64 = 1 << 20;
+/// How soon after an unlink its memory is free at the latest, while a client is idle.
+const GARBAGE_DELAY: Duration = Duration::from_millis(100);
+
+/// Where a pool is, and the proof that one may use it.
+#[derive(Clone, Debug)]
+pub struct PoolAddress {
+    /// Its servers, `host:port`, in the order of the pool map.
+    pub servers: Vec<String>,
+    /// The content of its secret file.
+    pub secret: Secret,
+    /// As what to call.
+    pub role: Role,
+}
+
+/// What `pool.json` must hold for a client; the rest of it is the launcher's.
+#[derive(Debug, Serialize, Deserialize)]
+struct PoolFile {
+    servers: Vec<String>,
+}
+
+impl PoolAddress {
+    /// Reads `pool.json` and `secret` in a pool's directory. A mount that speaks for several users
+    /// sets `role` to [`Role::Mount`].
+    pub fn load(directory: &Path) -> Result<PoolAddress> {
+        let read = |name: &str| {
+            let path = directory.join(name);
+            std::fs::read_to_string(&path).map_err(|error| {
+                let code = match error.kind() {
+                    std::io::ErrorKind::NotFound => Code::NotFound,
+                    std::io::ErrorKind::PermissionDenied => Code::AccessDenied,
+                    _ => Code::Invalid,
+                };
+                Error::because(code, error.to_string()).on("read", path.display())
+            })
+        };
+        let file: PoolFile = serde_json::from_str(&read("pool.json")?).map_err(|error| {
+            Error::because(Code::Invalid, error.to_string())
+                .on("parse", directory.join("pool.json").display())
+        })?;
+        let secret = Secret::parse(&read("secret")?)
+            .map_err(|error| error.on("parse", directory.join("secret").display()))?;
+        Ok(PoolAddress { servers: file.servers, secret, role: Role::Owner })
+    }
+}
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// Streams to each server.
+    pub connections: usize,
+    /// Bytes of a contiguous read or write that go into one request.
+    pub transfer_size: usize,
+    /// Times of the protocol.
+    pub timing: Timing,
+}
+
+impl Default for ConnectOptions {
+    fn default() -> ConnectOptions {
+        ConnectOptions {
+            connections: 1,
+            transfer_size: FsOptions::default().transfer_size,
+            timing: Timing::default(),
+        }
+    }
+}
+
+/// A pool, connected. Cheap to clone; may be used from several threads.
+#[derive(Clone)]
+pub struct Pool {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    fs: Fs<Net>,
+    ended: Arc<(Mutex<bool>, Condvar)>,
+}
+
+fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::because(Code::Internal, format!("no random bytes: {error}")))?;
+    Ok(bytes)
+}
+
+fn identity(secret: &Secret, role: Role) -> Result<Identity> {
+    Ok(Identity {
+        client: ClientId(u64::from_le_bytes(random()?)),
+        stream: 0,
+        role,
+        secret: secret.for_role(role),
+        server_name: String::new(),
+    })
+}
+
+fn bare_map(addresses: &[String]) -> PoolMap {
+    let server = |address: &String| ServerEntry { address: address.clone(), targets: Vec::new() };
+    PoolMap {
+        epoch: 0,
+        pool: [0; 16],
+        name: String::new(),
+        owner_uid: 0,
+        owner_gid: 0,
+        servers: addresses.iter().map(server).collect(),
+        metadata: vec![ServerIndex(0)],
+        stripe_size: STRIPE_SIZE_DEFAULT,
+        stripe_count: 0,
+    }
+}
+
+/// Servers that are not known to be a pool: they can be asked about themselves.
+fn strangers(addresses: &[String], secret: &Secret, options: &ConnectOptions) -> Result<Fs<Net>> {
+    if addresses.is_empty() {
+        return Err(Error::because(Code::Invalid, "no servers are named").on("connect to", "pool"));
+    }
+    // Forming a pool is the owner's business, whoever mounts it later.
+    let net = Net::new(&identity(secret, Role::Owner)?, addresses, 1, &options.timing)?;
+    let fs_options =
+        FsOptions { timing: options.timing.clone(), transfer_size: options.transfer_size };
+    Ok(Fs::new(net, bare_map(addresses), fs_options))
+}
+
+impl Pool {
+    /// Connects: asks the servers for the pool map.
+    pub fn connect(address: &PoolAddress, options: &ConnectOptions) -> Result<Pool> {
+        if !(1..=STREAMS_PER_SERVER_MAX).contains(&options.connections) {
+            let cause = format!("connections must be between 1 and {STREAMS_PER_SERVER_MAX}");
+            return Err(Error::because(Code::Invalid, cause).on("connect to", "pool"));
+        }
+        let strangers = strangers(&address.servers, &address.secret, options)?;
+        let mut trouble = None;
+        let map = (0..address.servers.len()).find_map(|index| {
+            let ask = strangers.control(ServerIndex(index as u16), ControlRequest::Map);
+            match strangers.rpc().run(ask) {
+                Ok(ControlReply::Map(map)) => Some(*map),
+                Ok(_) => None,
+                Err(error) => {
+                    trouble.get_or_insert(error.on("connect to", &address.servers[index]));
+                    None
+                }
+            }
+        });
+        let Some(map) = map else {
+            return Err(trouble.unwrap_or_else(|| protocol("no server knows the pool map")));
+        };
+        let addresses: Vec<_> = map.servers.iter().map(|server| server.address.clone()).collect();
+        let identity = identity(&address.secret, address.role)?;
+        let net = Net::new(&identity, &addresses, options.connections, &options.timing)?;
+        let fs_options =
+            FsOptions { timing: options.timing.clone(), transfer_size: options.transfer_size };
+        let fs = Fs::new(net, map, fs_options);
+        let ended = Arc::new((Mutex::new(false), Condvar::new()));
+        let inner = Arc::new(Inner { fs, ended: ended.clone() });
+        let renew = Duration::from_millis(options.timing.renew_ms);
+        let weak = Arc::downgrade(&inner);
+        std::thread::Builder::new()
+            .name("weir-lease".to_owned())
+            .spawn(move || housekeeping(&weak, &ended, renew))
+            .map_err(|error| Error::because(Code::Internal, format!("no thread: {error}")))?;
+        Ok(Pool { inner })
+    }
+
+    /// Runs a future to its end on this thread, driving the network while it waits.
+    pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.inner.fs.rpc().run(future)
+    }
+
+    /// The pool's files.
+    pub fn fs(&self) -> &Fs<Net> {
+        &self.inner.fs
+    }
+
+    /// Who is in the pool.
+    pub fn map(&self) -> &PoolMap {
+        self.inner.fs.map()
+    }
+
+    /// Counters and fill of each server.
+    pub fn status(&self) -> Vec<Result<ServerStatus>> {
+        self.run(self.inner.fs.status())
+    }
+
+    /// Ends all servers in an orderly way. Gives what went wrong, by server.
+    pub fn shutdown(&self) -> Vec<Result<()>> {
+        (0..self.map().servers.len())
+            .map(|index| {
+                let server = ServerIndex(index as u16);
+                self.run(self.inner.fs.control(server, ControlRequest::Shutdown)).map(drop)
+            })
+            .collect()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let (ended, condition) = &*self.ended;
+        *ended.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        condition.notify_all();
+        if self.fs.has_garbage() {
+            // Best effort: what is not freed now, the metadata service asks another client for.
+            let _ = self.fs.rpc().run(self.fs.collect_garbage());
+        }
+    }
+}
+
+/// Keeps the client's lease and frees what was unlinked, until the pool is dropped.
+fn housekeeping(pool: &Weak<Inner>, ended: &(Mutex<bool>, Condvar), renew: Duration) {
+    let (ended, condition) = ended;
+    let mut since_renewal = Duration::ZERO;
+    loop {
+        let guard = ended.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = condition.wait_timeout_while(guard, GARBAGE_DELAY, |ended| !*ended);
+        let (guard, _) = wait.unwrap_or_else(PoisonError::into_inner);
+        if *guard {
+            return;
+        }
+        drop(guard);
+        let Some(inner) = pool.upgrade() else {
+            return;
+        };
+        since_renewal += GARBAGE_DELAY;
+        // Failures here are told by the requests that matter: a lost server fails those too.
+        if since_renewal >= renew {
+            since_renewal = Duration::ZERO;
+            let _ = inner.fs.rpc().run(inner.fs.keep_alive());
+        } else if inner.fs.has_garbage() {
+            let _ = inner.fs.rpc().run(inner.fs.collect_garbage());
+        }
+    }
+}
+
+/// What to make of servers that have been started.
+#[derive(Clone, Debug)]
+pub struct FormOptions {
+    /// The pool's name.
+    pub name: String,
+    /// To whom it belongs.
+    pub owner_uid: u32,
+    /// The owner's primary group.
+    pub owner_gid: u32,
+    /// Bytes on one target before the next, where nobody says otherwise.
+    pub stripe_size: u64,
+    /// Targets of a file, where nobody says otherwise; 0: all.
+    pub stripe_count: u32,
+}
+
+/// Makes servers into a pool: the first of them holds the metadata.
+pub fn form(
+    addresses: &[String],
+    secret: &Secret,
+    form: &FormOptions,
+    options: &ConnectOptions,
+) -> Result<PoolMap> {
+    let stripe_ok = (STRIPE_SIZE_MIN..=STRIPE_SIZE_MAX).contains(&form.stripe_size)
+        && form.stripe_size.is_multiple_of(STRIPE_SIZE_MIN);
+    if !stripe_ok {
+        return Err(Error::because(
+            Code::Invalid,
+            "stripe size must be a multiple of 4 KiB between 4 KiB and 1 GiB",
+        )
+        .on("form pool", &form.name));
+    }
+    let fs = strangers(addresses, secret, options)?;
+    let ask = |index: usize, request: ControlRequest| {
+        let name = &addresses[index];
+        fs.rpc()
+            .run(fs.control(ServerIndex(index as u16), request))
+            .map_err(|error| error.on("form pool with", name))
+    };
+    let mut servers = Vec::new();
+    let mut next_target = 0;
+    for (index, address) in addresses.iter().enumerate() {
+        let Description { targets, formed, .. } = match ask(index, ControlRequest::Describe)? {
+            ControlReply::Description(description) => description,
+            other => return Err(protocol(format!("answer of another kind: {other:.60?}"))),
+        };
+        if formed {
+            let cause = "it belongs to a pool already; stop it and start it anew";
+            return Err(Error::because(Code::Exists, cause).on("form pool with", address));
+        }
+        let targets = targets
+            .into_iter()
+            .map(|(incarnation, memory)| {
+                let id = TargetId(next_target);
+                next_target += 1;
+                TargetEntry { id, incarnation, memory }
+            })
+            .collect();
+        servers.push(ServerEntry { address: address.clone(), targets });
+    }
+    let map = PoolMap {
+        epoch: 1,
+        pool: random()?,
+        name: form.name.clone(),
+        owner_uid: form.owner_uid,
+        owner_gid: form.owner_gid,
+        servers,
+        metadata: vec![ServerIndex(0)],
+        stripe_size: form.stripe_size,
+        stripe_count: form.stripe_count,
+    };
+    let key: [u8; 32] = random()?;
+    for index in 0..addresses.len() {
+        let server = ServerIndex(index as u16);
+        let connection = fs.rpc().connection_key(server).ok_or_else(|| {
+            Error::because(Code::ServerLost, "connection broke").on("form pool", &form.name)
+        })?;
+        let capability_key = connection.seal(&key);
+        let formation = Formation { map: map.clone(), index: server, capability_key };
+        ask(index, ControlRequest::Form(Box::new(formation)))?;
+    }
+    Ok(map)
+}

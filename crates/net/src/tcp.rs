@@ -1,0 +1,444 @@
+//! The TCP transport: sockets, and no copy in user space for large payloads.
+
+use crate::{Link, Payload, Placement, Received, Sink};
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use weir_core::config::BODY_BYTES_MAX;
+use weir_core::error::{Code, Error, Result};
+use weir_core::slice::Slice;
+use weir_core::wire::{HEADER_BYTES, Header};
+
+/// What is received ahead, not knowing yet what it is. Small payloads arrive with their head in
+/// one system call and are copied out of here; of a large payload at most this much is copied, and
+/// the rest received straight into its place.
+const AHEAD_BYTES: usize = 8 * 1024;
+/// What one call of [`TcpLink::receive`] takes before others get their turn: bytes.
+const FAIR_SHARE_BYTES: usize = 4 * 1024 * 1024;
+/// Pieces of memory named in one system call.
+const SLICES_MAX: usize = 256;
+/// Frames gathered into one system call.
+const FRAMES_PER_CALL_MAX: usize = 16;
+
+/// Connects without waiting: the link is usable once its descriptor is writable and
+/// [`TcpLink::connected`] says so.
+pub fn connect<P: Payload>(address: SocketAddr) -> io::Result<TcpLink<P>> {
+    let (domain, storage, length) = raw_address(address);
+    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    let descriptor = unsafe { libc::socket(domain, kind, 0) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave us this descriptor.
+    let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    // SAFETY: `storage` holds an address of `length` bytes.
+    let result = unsafe { libc::connect(descriptor, (&raw const storage).cast(), length) };
+    if result < 0 {
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EINPROGRESS) {
+            return Err(error);
+        }
+    }
+    TcpLink::new(TcpStream::from(socket))
+}
+
+fn raw_address(address: SocketAddr) -> (libc::c_int, libc::sockaddr_storage, libc::socklen_t) {
+    // SAFETY: all zeros is a valid sockaddr_storage.
+    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    match address {
+        SocketAddr::V4(v4) => {
+            let raw = libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(v4.ip().octets()) },
+                sin_zero: [0; 8],
+            };
+            // SAFETY: sockaddr_storage is large enough and aligned for every address family.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in>().write(raw) };
+            (libc::AF_INET, storage, size_of::<libc::sockaddr_in>() as libc::socklen_t)
+        }
+        SocketAddr::V6(v6) => {
+            let raw = libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+            // SAFETY: as above.
+            unsafe { (&raw mut storage).cast::<libc::sockaddr_in6>().write(raw) };
+            (libc::AF_INET6, storage, size_of::<libc::sockaddr_in6>() as libc::socklen_t)
+        }
+    }
+}
+
+/// Finds the address behind `host:port`.
+pub fn resolve(name: &str) -> Result<SocketAddr> {
+    let bad = |cause: String| Error::because(Code::Invalid, cause).on("resolve", name);
+    name.to_socket_addrs()
+        .map_err(|error| bad(format!("{error}; expected host:port")))?
+        .next()
+        .ok_or_else(|| bad("no such host".to_owned()))
+}
+
+/// Listens without blocking.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    // The standard library listens with a backlog of 128 at most; listening again widens it, so
+    // that a thousand clients that start together all get in.
+    let listener = TcpListener::bind(address)?;
+    // SAFETY: a valid socket.
+    if unsafe { libc::listen(listener.as_raw_fd(), 4096) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    listener.set_nonblocking(true)?;
+    Ok(listener)
+}
+
+struct Frame<P> {
+    head: Vec<u8>,
+    payload: Option<P>,
+    slices: Vec<Slice>,
+    /// Bytes of head and payload together that are still to be sent.
+    left: usize,
+    length: usize,
+}
+
+enum Incoming {
+    /// A head is expected.
+    Head,
+    /// A payload is being received into this memory.
+    Payload { slices: Vec<Slice>, first: usize, left: usize },
+    /// A payload is being thrown away.
+    Discard { left: usize },
+}
+
+/// One end of a TCP connection.
+pub struct TcpLink<P> {
+    stream: TcpStream,
+    outgoing: VecDeque<Frame<P>>,
+    unsent: usize,
+    incoming: Incoming,
+    /// Received and not yet understood: `ahead[start..end]`.
+    ahead: Vec<u8>,
+    start: usize,
+    end: usize,
+    scratch: Vec<libc::iovec>,
+}
+
+// SAFETY: the raw pointers (in slices and `scratch`) name memory that the makers of payloads and
+// placements keep valid; they are used under `&mut self` only.
+unsafe impl<P: Send> Send for TcpLink<P> {}
+
+impl<P: Payload> TcpLink<P> {
+    /// Wraps a connected, or connecting, socket.
+    pub fn new(stream: TcpStream) -> io::Result<TcpLink<P>> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        set_option(&stream, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
+        // A peer host that vanished is noticed in about two minutes, even where nobody waits.
+        set_option(&stream, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60)?;
+        set_option(&stream, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 15)?;
+        set_option(&stream, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 4)?;
+        Ok(TcpLink {
+            stream,
+            outgoing: VecDeque::new(),
+            unsent: 0,
+            incoming: Incoming::Head,
+            ahead: vec![0; AHEAD_BYTES],
+            start: 0,
+            end: 0,
+            scratch: Vec::new(),
+        })
+    }
+
+    /// Whether the connection has been made; an error if it could not be.
+    pub fn connected(&self) -> io::Result<()> {
+        match self.stream.take_error()? {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    /// Where the other end is.
+    pub fn peer(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
+    }
+
+    /// Understands as many frames as are in `ahead`. Gives false if a head is incomplete.
+    fn digest(&mut self, sink: &mut dyn Sink) -> Result<()> {
+        loop {
+            match &mut self.incoming {
+                Incoming::Head => {
+                    let have = &self.ahead[self.start..self.end];
+                    let Some((bytes, rest)) = have.split_first_chunk::<HEADER_BYTES>() else {
+                        return Ok(());
+                    };
+                    let header = Header::decode(bytes)?;
+                    let body_length = header.body_length as usize;
+                    if rest.len() < body_length {
+                        self.make_room(HEADER_BYTES + body_length);
+                        return Ok(());
+                    }
+                    let placement = sink.head(header, &rest[..body_length])?;
+                    self.start += HEADER_BYTES + body_length;
+                    let left = header.payload_length as usize;
+                    self.incoming = match placement {
+                        _ if left == 0 => Incoming::Head,
+                        Placement::Discard => Incoming::Discard { left },
+                        Placement::Into(slices) => {
+                            let room: usize = slices.iter().map(|slice| slice.length).sum();
+                            if room != left {
+                                let cause = format!("payload of {left} bytes for {room}");
+                                return Err(Error::because(Code::Protocol, cause));
+                            }
+                            Incoming::Payload { slices, first: 0, left }
+                        }
+                    };
+                }
+                Incoming::Discard { left } => {
+                    let taken = (*left).min(self.end - self.start);
+                    self.start += taken;
+                    *left -= taken;
+                    if *left > 0 {
+                        return Ok(());
+                    }
+                    self.incoming = Incoming::Head;
+                    sink.payload()?;
+                }
+                Incoming::Payload { slices, first, left } => {
+                    while self.start < self.end && *left > 0 {
+                        let slice = &mut slices[*first];
+                        let length = slice.length.min(self.end - self.start);
+                        // SAFETY: whoever placed the payload keeps its memory valid and unaliased;
+                        // `ahead` has `length` bytes there.
+                        unsafe {
+                            let from = self.ahead.as_ptr().add(self.start);
+                            slice.pointer.copy_from_nonoverlapping(from, length);
+                        }
+                        advance(slices, first, length);
+                        self.start += length;
+                        *left -= length;
+                    }
+                    if *left > 0 {
+                        return Ok(());
+                    }
+                    self.incoming = Incoming::Head;
+                    sink.payload()?;
+                }
+            }
+        }
+    }
+
+    /// Makes room for a head of `length` bytes that begins at `start`.
+    fn make_room(&mut self, length: usize) {
+        debug_assert!(length <= HEADER_BYTES + BODY_BYTES_MAX);
+        self.ahead.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        if self.ahead.len() < length {
+            self.ahead.resize(length, 0);
+        }
+    }
+
+    /// One system call: into the payload's place, if one is expected, and ahead.
+    fn receive_once(&mut self) -> io::Result<usize> {
+        if self.start == self.end {
+            self.start = 0;
+            self.end = 0;
+            if self.ahead.len() > 16 * AHEAD_BYTES {
+                // One long list request must not cost this connection its memory for ever.
+                self.ahead = vec![0; AHEAD_BYTES];
+            }
+        } else if self.end == self.ahead.len() {
+            self.make_room(AHEAD_BYTES);
+        }
+        self.scratch.clear();
+        let mut expected = 0;
+        if let Incoming::Payload { slices, first, left } = &self.incoming {
+            expected = *left;
+            for slice in slices[*first..].iter().take(SLICES_MAX) {
+                let (iov_base, iov_len) = (slice.pointer.cast(), slice.length);
+                self.scratch.push(libc::iovec { iov_base, iov_len });
+            }
+            if slices.len() - *first > SLICES_MAX {
+                expected = self.scratch.iter().map(|slice| slice.iov_len).sum();
+            }
+        }
+        let whole = matches!(&self.incoming, Incoming::Payload { left, .. } if *left == expected)
+            || expected == 0;
+        if whole {
+            // What follows the payload may come along.
+            let room = &mut self.ahead[self.end..];
+            let limit = room.len().min(AHEAD_BYTES.max(room.len() * usize::from(expected == 0)));
+            let iov_base = room.as_mut_ptr().cast();
+            self.scratch.push(libc::iovec { iov_base, iov_len: limit });
+        }
+        // SAFETY: the vectors name memory valid for writing: the payload's place by its maker's
+        // promise, and this link's own buffer.
+        let count = unsafe {
+            libc::readv(
+                self.stream.as_raw_fd(),
+                self.scratch.as_ptr(),
+                self.scratch.len() as libc::c_int,
+            )
+        };
+        if count < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let count = count as usize;
+        let mut rest = count;
+        if let Incoming::Payload { slices, first, left } = &mut self.incoming {
+            let placed = rest.min(expected);
+            rest -= placed;
+            *left -= placed;
+            let mut placed = placed;
+            while placed > 0 {
+                let length = placed.min(slices[*first].length);
+                advance(slices, first, length);
+                placed -= length;
+            }
+        }
+        self.end += rest;
+        Ok(count)
+    }
+
+    fn asked(&self) -> usize {
+        self.scratch.iter().map(|slice| slice.iov_len).sum()
+    }
+}
+
+/// Takes `length` bytes off the first slice.
+fn advance(slices: &mut [Slice], first: &mut usize, length: usize) {
+    let slice = &mut slices[*first];
+    *slice = slice.part(length, slice.length - length);
+    while slices.get(*first).is_some_and(|slice| slice.length == 0) {
+        *first += 1;
+    }
+}
+
+fn set_option(stream: &TcpStream, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
+    // SAFETY: a valid socket and a valid integer.
+    let result = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn broken(error: &io::Error) -> Error {
+    Error::because(Code::ServerLost, format!("connection broke: {error}"))
+}
+
+impl<P: Payload> Link<P> for TcpLink<P> {
+    fn send(&mut self, head: Vec<u8>, payload: Option<P>) {
+        let mut slices = Vec::new();
+        if let Some(payload) = &payload {
+            payload.slices(&mut slices);
+        }
+        let length = head.len() + slices.iter().map(|slice| slice.length).sum::<usize>();
+        self.unsent += length;
+        self.outgoing.push_back(Frame { head, payload, slices, left: length, length });
+    }
+
+    fn flush(&mut self) -> io::Result<usize> {
+        let mut moved = 0;
+        while !self.outgoing.is_empty() {
+            self.scratch.clear();
+            let mut asked = 0;
+            'frames: for frame in self.outgoing.iter().take(FRAMES_PER_CALL_MAX) {
+                let mut skip = frame.length - frame.left;
+                let head = Slice::to_read(&frame.head);
+                for slice in std::iter::once(&head).chain(&frame.slices) {
+                    let skipped = skip.min(slice.length);
+                    skip -= skipped;
+                    let rest = slice.part(skipped, slice.length - skipped);
+                    if rest.length > 0 {
+                        if self.scratch.len() == SLICES_MAX {
+                            break 'frames;
+                        }
+                        asked += rest.length;
+                        let (iov_base, iov_len) = (rest.pointer.cast(), rest.length);
+                        self.scratch.push(libc::iovec { iov_base, iov_len });
+                    }
+                }
+            }
+            // SAFETY: all zeros is a valid msghdr.
+            let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+            message.msg_iov = self.scratch.as_mut_ptr();
+            message.msg_iovlen = self.scratch.len();
+            // SAFETY: the vectors name memory that the queued frames keep valid.
+            let count = unsafe {
+                libc::sendmsg(self.stream.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
+            };
+            if count < 0 {
+                let error = io::Error::last_os_error();
+                return match error.kind() {
+                    io::ErrorKind::WouldBlock => Ok(moved),
+                    io::ErrorKind::Interrupted => continue,
+                    _ => Err(error),
+                };
+            }
+            let count = count as usize;
+            moved += count;
+            self.unsent -= count;
+            let mut rest = count;
+            while rest > 0 {
+                let frame = &mut self.outgoing[0];
+                let sent = rest.min(frame.left);
+                frame.left -= sent;
+                rest -= sent;
+                if frame.left == 0 {
+                    self.outgoing.pop_front();
+                }
+            }
+            if count < asked {
+                return Ok(moved);
+            }
+        }
+        Ok(moved)
+    }
+
+    fn unsent(&self) -> usize {
+        self.unsent
+    }
+
+    fn sending(&self, matches: &dyn Fn(&P) -> bool) -> bool {
+        self.outgoing.iter().any(|frame| frame.payload.as_ref().is_some_and(matches))
+    }
+
+    fn receive(&mut self, sink: &mut dyn Sink) -> Result<(Received, usize)> {
+        let mut moved = 0;
+        loop {
+            match self.receive_once() {
+                Ok(0) => return Ok((Received::Closed, moved)),
+                Ok(count) => {
+                    moved += count;
+                    let drained = count < self.asked();
+                    self.digest(sink)?;
+                    if drained {
+                        return Ok((Received::Drained, moved));
+                    }
+                    if moved >= FAIR_SHARE_BYTES {
+                        return Ok((Received::More, moved));
+                    }
+                }
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock => return Ok((Received::Drained, moved)),
+                    io::ErrorKind::Interrupted => {}
+                    _ => return Err(broken(&error)),
+                },
+            }
+        }
+    }
+
+    fn descriptor(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+}
