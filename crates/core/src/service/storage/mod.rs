@@ -1,1 +1,453 @@
-//! Storage targets.
+//! Storage targets: one pool of memory each, and the objects in it.
+//!
+//! **A write** reserves fresh memory for its whole payload ([`Target::begin_write`]), the driver
+//! receives the payload straight into it, and a short [`WriteTicket::commit`] puts it into the map.
+//! A ticket that is dropped instead frees everything: a client that stops in mid-payload tears
+//! nothing and holds nothing. **A read** pins the slots that it names ([`Target::read`]); what is
+//! written meanwhile goes elsewhere, so that the reader sends what was there when it asked.
+//!
+//! These two are the only doors to payload: a tier that must first fetch a chunk from somewhere
+//! waits there. One lock guards a target's books; payload never moves under it, but for parts of
+//! chunks that are merged (at most four times the bytes that were written, or 64 KiB a chunk).
+//!
+//! Room for what committing can need is set aside at the beginning, so that it never fails. A small
+//! reserve serves only writes over what is stored already, so that overwriting works in a full pool.
+
+mod arena;
+mod chunk;
+mod memory;
+mod read;
+#[cfg(test)]
+mod tests;
+mod write;
+
+pub use arena::CHUNK_BYTES;
+pub use memory::{HeapMemory, Memory, Slice};
+pub use read::ReadTicket;
+pub use write::WriteTicket;
+
+use crate::config::{LIST_EXTENTS_MAX, PAYLOAD_BYTES_MAX};
+use crate::error::{Code, Error, Result};
+use crate::layout::{Extent, FILE_SIZE_MAX, Member};
+use crate::types::{Ino, Now, WallTime};
+use crate::wire::data::{Io, Runs, TargetReply, TargetRequest, Witness};
+use arena::Arena;
+use chunk::{CHUNK_COST, Chunk, Chunks, Key};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// Heap for an object and the first leaf of its map of chunks, in trees of half-full nodes: bytes.
+const OBJECT_COST: u64 = 400;
+/// Chunks freed before others get the lock again.
+const FREE_BATCH: usize = 1024;
+
+/// One storage target. Share it in an [`Arc`]; every method is called from any thread.
+#[derive(Debug)]
+pub struct Target {
+    member: Member,
+    map_epoch: AtomicU32,
+    capacity: u64,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    chunks: Chunks,
+    objects: BTreeMap<Ino, Object>,
+    /// Tickets under way, to write and to read: some of the memory that they hold comes back.
+    tickets: usize,
+    /// Blocks that tickets hold only until they have overwritten what is stored.
+    overwrite_blocks: usize,
+}
+
+#[derive(Debug, Default)]
+struct Object {
+    chunks: BTreeMap<u64, Chunk>,
+    witness: Witness,
+    /// Epoch of the newest truncation seen. Apart from the witness's, which writes and stamps raise
+    /// too: those may come from clients that know of a truncation that has not arrived here yet, and
+    /// must not keep it from cutting.
+    cut_epoch: u32,
+    /// Slot bytes that its chunks hold.
+    allocated: u64,
+}
+
+impl Object {
+    fn reply(&self) -> TargetReply {
+        TargetReply::Object { witness: self.witness, allocated: self.allocated }
+    }
+
+    /// Times of writes of older epochs count no more.
+    fn begin_epoch(&mut self, epoch: u32) {
+        if epoch > self.witness.epoch {
+            self.witness.epoch = epoch;
+            self.witness.mtime = WallTime(0);
+        }
+    }
+
+    /// Changes one chunk and keeps the books.
+    fn change(
+        &mut self,
+        store: &mut Chunks,
+        key: Key,
+        change: impl FnOnce(&mut Chunks, Option<Chunk>) -> Option<Chunk>,
+    ) {
+        let old = self.chunks.get(&key.1).copied();
+        let bytes = store.bytes(key, old);
+        let new = change(store, old);
+        self.allocated = self.allocated - bytes + store.bytes(key, new);
+        match (old, new) {
+            (None, None) => (),
+            (Some(old), Some(new)) if old == new => (),
+            (_, Some(new)) => {
+                if self.chunks.insert(key.1, new).is_none() {
+                    store.arena.charge(CHUNK_COST);
+                }
+            }
+            (Some(_), None) => {
+                self.chunks.remove(&key.1);
+                store.arena.discharge(CHUNK_COST);
+            }
+        }
+    }
+
+    /// Cuts `start..end` out of every chunk but those that lie wholly within, which it returns.
+    fn cut(&mut self, store: &mut Chunks, ino: Ino, start: u64, end: u64) -> Freed {
+        let size = CHUNK_BYTES as u64;
+        if start >= end {
+            return Freed::default();
+        }
+        let (whole_start, whole_end) = (start.div_ceil(size), end / size);
+        // Head and tail, which are one chunk if the range begins and ends in the same.
+        for index in [start / size, end / size] {
+            let from = start.max(index * size) - index * size;
+            let to = end.min((index + 1) * size).saturating_sub(index * size);
+            let whole = (whole_start..whole_end).contains(&index);
+            if whole || from >= to || !self.chunks.contains_key(&index) {
+                continue;
+            }
+            self.change(store, (ino, index), |store, chunk| {
+                store.punch((ino, index), chunk?, from as u32, to as u32)
+            });
+        }
+        if whole_start >= whole_end {
+            return Freed::default();
+        }
+        let freed: Vec<(u64, Chunk)> = match self.chunks.range(whole_end..).next() {
+            None => self.chunks.split_off(&whole_start).into_iter().collect(),
+            Some(_) => {
+                let range = self.chunks.range(whole_start..whole_end);
+                let freed: Vec<_> = range.map(|(&index, &chunk)| (index, chunk)).collect();
+                for (index, _) in &freed {
+                    self.chunks.remove(index);
+                }
+                freed
+            }
+        };
+        for &(index, chunk) in &freed {
+            self.allocated -= store.bytes((ino, index), Some(chunk));
+        }
+        Freed::new(store, ino, freed)
+    }
+}
+
+/// Slots of chunks that left their object, to be freed bit by bit.
+#[derive(Debug, Default)]
+#[must_use]
+struct Freed(Vec<Chunk>);
+
+impl Freed {
+    fn new(store: &mut Chunks, ino: Ino, chunks: impl IntoIterator<Item = (u64, Chunk)>) -> Freed {
+        // Lists of pieces go by the chunk's name, which may be in use again before long.
+        let chunks = chunks.into_iter().filter(|&(index, chunk)| {
+            let pieces = chunk.in_pieces();
+            if pieces {
+                store.free((ino, index), chunk);
+                store.arena.discharge(CHUNK_COST);
+            }
+            !pieces
+        });
+        Freed(chunks.map(|(_, chunk)| chunk).collect())
+    }
+
+    fn append(&mut self, mut other: Freed) {
+        self.0.append(&mut other.0);
+    }
+}
+
+impl State {
+    /// The object, made if it is not there.
+    fn object(&mut self, ino: Ino) -> (&mut Object, &mut Chunks) {
+        let object = self.objects.entry(ino).or_insert_with(|| {
+            self.chunks.arena.charge(OBJECT_COST);
+            Object::default()
+        });
+        (object, &mut self.chunks)
+    }
+
+    fn witness(&self, ino: Ino) -> Witness {
+        self.objects.get(&ino).map(|object| object.witness).unwrap_or_default()
+    }
+
+    fn reply(&self, ino: Ino) -> TargetReply {
+        match self.objects.get(&ino) {
+            Some(object) => object.reply(),
+            None => TargetReply::Object { witness: Witness::default(), allocated: 0 },
+        }
+    }
+}
+
+impl Target {
+    /// A target with nothing in it. Of `memory` it uses whole blocks of [`CHUNK_BYTES`], for
+    /// payload and in place of its bookkeeping in the heap.
+    pub fn new(member: Member, map_epoch: u32, memory: Box<dyn Memory>) -> Arc<Target> {
+        let arena = Arena::new(memory);
+        Arc::new(Target {
+            member,
+            map_epoch: AtomicU32::new(map_epoch),
+            capacity: (arena.blocks() * CHUNK_BYTES) as u64,
+            state: Mutex::new(State {
+                chunks: Chunks::new(arena),
+                objects: BTreeMap::new(),
+                tickets: 0,
+                overwrite_blocks: 0,
+            }),
+        })
+    }
+
+    /// Its name and life.
+    pub fn member(&self) -> Member {
+        self.member
+    }
+
+    /// From now on, requests that go by an older pool map are refused as stale.
+    pub fn raise_map_epoch(&self, epoch: u32) {
+        self.map_epoch.fetch_max(epoch, Ordering::Relaxed);
+    }
+
+    /// Memory stated: bytes. A part of it ([`Target::reserve`]) is for overwriting alone.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// Memory that only writes over stored bytes may use: bytes.
+    pub fn reserve(&self) -> u64 {
+        (self.lock().chunks.reserve * CHUNK_BYTES) as u64
+    }
+
+    /// Memory in use: bytes, bookkeeping included.
+    pub fn used(&self) -> u64 {
+        self.lock().chunks.arena.used()
+    }
+
+    /// Objects held.
+    pub fn objects(&self) -> u64 {
+        self.lock().objects.len() as u64
+    }
+
+    /// Refuses requests for another target, for another life of this one, and by an old pool map.
+    pub fn check(&self, member: Member, map_epoch: u32) -> Result<()> {
+        let target = self.member.target.0;
+        if member.target != self.member.target {
+            let cause = format!("request for target {} reached target {target}", member.target.0);
+            return Err(Error::because(Code::Invalid, cause));
+        }
+        if member.incarnation != self.member.incarnation {
+            let cause = format!(
+                "target {target} restarted: it lives as incarnation {:016x}, the data was in {:016x}",
+                self.member.incarnation.0, member.incarnation.0
+            );
+            return Err(Error::because(Code::Lost, cause));
+        }
+        let own = self.map_epoch.load(Ordering::Relaxed);
+        if map_epoch < own {
+            let cause = format!("pool map of epoch {map_epoch} used, target {target} is at {own}");
+            return Err(Error::because(Code::Stale, cause));
+        }
+        Ok(())
+    }
+
+    fn check_io(&self, io: &Io) -> Result<()> {
+        self.check(io.member, io.map_epoch)?;
+        let mut extents = 0u64;
+        let mut length = 0u64;
+        match &io.runs {
+            Runs::One(extent) => {
+                check_end(Some(extent.offset), extent.length)?;
+                (extents, length) = (1, extent.length);
+            }
+            Runs::List { runs, .. } => {
+                for run in runs {
+                    let steps = u64::from(run.count.saturating_sub(1));
+                    let last =
+                        steps.checked_mul(run.stride).and_then(|s| s.checked_add(run.offset));
+                    check_end(last, u64::from(run.length))?;
+                    extents += u64::from(run.count);
+                    length = length.saturating_add(u64::from(run.count) * u64::from(run.length));
+                }
+            }
+        }
+        if extents > LIST_EXTENTS_MAX as u64 || length > PAYLOAD_BYTES_MAX as u64 {
+            let cause = format!("{length} bytes in {extents} extents in one request");
+            return Err(Error::because(Code::TooMany, cause));
+        }
+        if length != io.runs.length() as u64 {
+            return Err(Error::because(Code::Invalid, "a list whose sum is not its length"));
+        }
+        Ok(())
+    }
+
+    /// Serves everything but payload and removals ([`Target::remove`]: who orders one is the
+    /// caller's to check, as are member and epoch: [`Target::check`]).
+    pub fn call(&self, now: Now, request: &TargetRequest) -> Result<TargetReply> {
+        match *request {
+            TargetRequest::Witness { ino } | TargetRequest::Flush { ino } => {
+                Ok(self.lock().reply(ino))
+            }
+            TargetRequest::Truncate { ino, cut, size, epoch } => {
+                self.truncate(ino, cut, size, epoch)
+            }
+            TargetRequest::Stamp { ino, epoch } => {
+                let mut state = self.lock();
+                if epoch > state.witness(ino).epoch {
+                    state.room_for_object(ino)?;
+                    state.object(ino).0.begin_epoch(epoch);
+                }
+                Ok(state.reply(ino))
+            }
+            TargetRequest::Punch { ino, ref extents } => self.punch(now, ino, extents),
+            TargetRequest::Seek { ino, offset, data } => {
+                let offset = match self.lock().objects.get(&ino) {
+                    Some(object) if data => object.next_data(offset),
+                    Some(object) => Some(object.next_hole(offset)),
+                    None => (!data).then_some(offset),
+                };
+                Ok(TargetReply::Seek { offset })
+            }
+            TargetRequest::Remove { .. } => {
+                Err(Error::because(Code::Internal, "an order to remove that nobody verified"))
+            }
+        }
+    }
+
+    fn truncate(&self, ino: Ino, cut: u64, size: u64, epoch: u32) -> Result<TargetReply> {
+        check_end(Some(size), 0)?;
+        let (reply, freed) = {
+            let mut state = self.lock();
+            let seen = match state.objects.get(&ino) {
+                Some(object) => object.cut_epoch >= epoch,
+                None => epoch == 0 && size == 0,
+            };
+            if seen {
+                return Ok(state.reply(ino));
+            }
+            state.room_for_object(ino)?;
+            let (object, store) = state.object(ino);
+            let freed = object.cut(store, ino, cut.min(size), FILE_SIZE_MAX);
+            object.cut_epoch = epoch;
+            object.witness.size = size;
+            object.begin_epoch(epoch);
+            (object.reply(), freed)
+        };
+        self.free(freed);
+        Ok(reply)
+    }
+
+    fn punch(&self, now: Now, ino: Ino, extents: &[Extent]) -> Result<TargetReply> {
+        if extents.len() > LIST_EXTENTS_MAX {
+            let cause = format!("{} holes in one request", extents.len());
+            return Err(Error::because(Code::TooMany, cause));
+        }
+        for extent in extents {
+            check_end(Some(extent.offset), extent.length)?;
+        }
+        let mut freed = Freed::default();
+        let reply = {
+            let mut state = self.lock();
+            let State { chunks: store, objects, .. } = &mut *state;
+            if let Some(object) = objects.get_mut(&ino) {
+                for extent in extents {
+                    freed.append(object.cut(store, ino, extent.offset, extent.end()));
+                }
+                object.witness.mtime = object.witness.mtime.max(now.wall);
+            }
+            state.reply(ino)
+        };
+        self.free(freed);
+        Ok(reply)
+    }
+
+    /// Frees objects; says how many of them were there. The caller has verified the order.
+    pub fn remove(&self, inos: &[Ino]) -> u32 {
+        let mut count = 0;
+        for &ino in inos {
+            let freed = {
+                let mut state = self.lock();
+                let Some(object) = state.objects.remove(&ino) else { continue };
+                state.chunks.arena.discharge(OBJECT_COST);
+                Freed::new(&mut state.chunks, ino, object.chunks)
+            };
+            self.free(freed);
+            count += 1;
+        }
+        count
+    }
+
+    fn free(&self, freed: Freed) {
+        for batch in freed.0.chunks(FREE_BATCH) {
+            let mut state = self.lock();
+            for &chunk in batch {
+                state.chunks.free_slot(chunk);
+                state.chunks.arena.discharge(CHUNK_COST);
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic while the books were open: they would be wrong")
+    }
+}
+
+impl State {
+    /// Refuses to make an object for which not even the reserve has room.
+    fn room_for_object(&self, ino: Ino) -> Result<()> {
+        let arena = &self.chunks.arena;
+        let needed = arena.needed(&[0; arena::CLASSES], OBJECT_COST);
+        if self.objects.contains_key(&ino) || arena.available() >= needed as isize {
+            return Ok(());
+        }
+        Err(Code::NoSpace.into())
+    }
+}
+
+impl Object {
+    fn next_data(&self, offset: u64) -> Option<u64> {
+        let size = CHUNK_BYTES as u64;
+        self.chunks.range(offset / size..).find_map(|(&index, chunk)| {
+            let at = offset.max(index * size);
+            (at < index * size + u64::from(chunk.length)).then_some(at)
+        })
+    }
+
+    /// Everything behind the object's end is a hole.
+    fn next_hole(&self, offset: u64) -> u64 {
+        let size = CHUNK_BYTES as u64;
+        let mut at = offset;
+        for (&index, chunk) in self.chunks.range(offset / size..) {
+            let end = index * size + u64::from(chunk.length);
+            if index * size > at || end <= at {
+                break;
+            }
+            at = end;
+        }
+        at
+    }
+}
+
+fn check_end(offset: Option<u64>, length: u64) -> Result<()> {
+    match offset.and_then(|offset| offset.checked_add(length)) {
+        Some(end) if end <= FILE_SIZE_MAX => Ok(()),
+        _ => Err(Code::TooLarge.into()),
+    }
+}

@@ -1,0 +1,207 @@
+//! Reads: pinned slots, and zeros for holes.
+
+use super::arena::{CHUNK_BYTES, Slot};
+use super::{State, Target};
+use crate::error::Result;
+use crate::layout::Extent;
+use crate::types::Ino;
+use crate::wire::data::{Io, Witness};
+use std::fmt;
+use std::sync::Arc;
+
+/// What holes are sent from.
+static ZEROS: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
+
+/// Bytes of an object as they were when they were asked for. They stay so, and take up memory,
+/// until the ticket is dropped.
+pub struct ReadTicket {
+    target: Arc<Target>,
+    ino: Ino,
+    witness: Witness,
+    length: usize,
+    /// In truth they live as long as the pins; lent out for no longer than `self`.
+    slices: Vec<&'static [u8]>,
+    pins: Vec<Pin>,
+}
+
+/// A reference to a slot, and the index of the chunk to which it belonged.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Pin {
+    slot: Slot,
+    chunk: u64,
+}
+
+impl Target {
+    /// Pins what the extents name. The payload ends behind the last byte asked for that lies below
+    /// the object's size; holes before that are zeros. An object that is not there is empty.
+    /// Fails with [`crate::error::Code::Lost`], [`crate::error::Code::Stale`], or for extents out of
+    /// bounds.
+    pub fn read(self: &Arc<Target>, io: &Io) -> Result<ReadTicket> {
+        self.check_io(io)?;
+        let mut state = self.lock();
+        let witness = state.witness(io.ino);
+        let extents = io.runs.extents();
+        let below = |extent: &Extent| extent.length > 0 && extent.offset < witness.size;
+        let count = extents.clone().enumerate().filter(|(_, extent)| below(extent)).last();
+        let count = count.map_or(0, |(last, _)| last + 1);
+        let mut gather = Gather::default();
+        for (i, mut extent) in extents.take(count).enumerate() {
+            if i + 1 == count {
+                extent.length = extent.length.min(witness.size - extent.offset);
+            }
+            gather.add(&state, io.ino, extent);
+        }
+        for pin in &gather.pins {
+            state.chunks.arena.retain(pin.slot);
+        }
+        state.tickets += 1;
+        drop(state);
+        Ok(ReadTicket {
+            target: Arc::clone(self),
+            ino: io.ino,
+            witness,
+            length: gather.spans.iter().map(|span| span.length).sum(),
+            slices: gather.slices(),
+            pins: gather.pins,
+        })
+    }
+}
+
+impl ReadTicket {
+    /// The payload, in order.
+    pub fn slices(&self) -> &[&[u8]] {
+        &self.slices
+    }
+
+    /// Length of the payload: bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// State of the object when it was read.
+    pub fn witness(&self) -> Witness {
+        self.witness
+    }
+}
+
+impl fmt::Debug for ReadTicket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadTicket")
+            .field("ino", &self.ino)
+            .field("witness", &self.witness)
+            .field("length", &self.length)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for ReadTicket {
+    fn drop(&mut self) {
+        // From here on nobody may look: the slots can be written again.
+        self.slices.clear();
+        // A poisoned lock means that somebody panicked and said so: no second panic here.
+        let Ok(mut state) = self.target.state.lock() else { return };
+        state.tickets -= 1;
+        for pin in &self.pins {
+            state.chunks.arena.release(pin.slot);
+        }
+        if !state.chunks.any_pieces() {
+            return;
+        }
+        // Chunks that were written meanwhile may be in pieces because of these pins.
+        let State { chunks: store, objects, .. } = &mut *state;
+        let Some(object) = objects.get_mut(&self.ino) else { return };
+        for pin in &self.pins {
+            let key = (self.ino, pin.chunk);
+            if object.chunks.get(&pin.chunk).is_some_and(|chunk| chunk.in_pieces()) {
+                object.change(store, key, |store, chunk| store.tidy(key, chunk?));
+            }
+        }
+    }
+}
+
+/// Bytes side by side in memory, or (no pointer) zeros.
+struct Span {
+    from: Option<*const u8>,
+    length: usize,
+}
+
+#[derive(Default)]
+struct Gather {
+    spans: Vec<Span>,
+    pins: Vec<Pin>,
+}
+
+impl Gather {
+    fn add(&mut self, state: &State, ino: Ino, extent: Extent) {
+        if extent.length == 0 {
+            return;
+        }
+        let size = CHUNK_BYTES as u64;
+        let mut at = extent.offset;
+        if let Some(object) = state.objects.get(&ino) {
+            let range = extent.offset / size..extent.end().div_ceil(size);
+            for (&index, &chunk) in object.chunks.range(range) {
+                let base = index * size;
+                state.chunks.each((ino, index), chunk, |piece| {
+                    let piece_start = base + u64::from(piece.start);
+                    let start = piece_start.max(extent.offset);
+                    let end = extent.end().min(base + u64::from(piece.end));
+                    if start >= end {
+                        return;
+                    }
+                    self.push(None, (start - at) as usize);
+                    let within = piece.at as usize + (start - piece_start) as usize;
+                    let from = state.chunks.arena.pointer(piece.slot, within);
+                    self.push(Some(from), (end - start) as usize);
+                    let pin = Pin { slot: piece.slot, chunk: index };
+                    if self.pins.last() != Some(&pin) {
+                        self.pins.push(pin);
+                    }
+                    at = end;
+                });
+            }
+        }
+        self.push(None, (extent.end() - at) as usize);
+    }
+
+    fn push(&mut self, from: Option<*const u8>, length: usize) {
+        if length == 0 {
+            return;
+        }
+        match (self.spans.last_mut(), from) {
+            (Some(Span { from: None, length: last }), None) => *last += length,
+            (Some(Span { from: Some(last), length: bytes }), Some(from))
+                if last.wrapping_add(*bytes) == from =>
+            {
+                *bytes += length;
+            }
+            _ => self.spans.push(Span { from, length }),
+        }
+    }
+
+    fn slices(&self) -> Vec<&'static [u8]> {
+        let mut slices = Vec::with_capacity(self.spans.len());
+        for span in &self.spans {
+            match span.from {
+                Some(from) => {
+                    // SAFETY: the span consists of parts of slots that lie side by side in the
+                    // target's memory (whose provenance the pointer has), all of them pinned. A slot
+                    // to which others refer is written by nobody, so the bytes stay as they are
+                    // until `ReadTicket::drop`; the ticket keeps the target, hence the memory, and
+                    // lends the slices for no longer than itself.
+                    let bytes = unsafe { std::slice::from_raw_parts(from, span.length) };
+                    slices.push(bytes);
+                }
+                None => {
+                    let mut left = span.length;
+                    while left > 0 {
+                        let length = left.min(ZEROS.len());
+                        slices.push(&ZEROS[..length]);
+                        left -= length;
+                    }
+                }
+            }
+        }
+        slices
+    }
+}
