@@ -119,7 +119,9 @@ pub enum MetaRequest {
         /// Which.
         ino: Ino,
     },
-    /// Changes attributes. Answer: [`MetaReply::Found`].
+    /// Changes attributes. Answer: [`MetaReply::Found`]. If a new data epoch was begun and targets
+    /// may hold objects of the file, `unsettled` is given even if the file is settled: with it the
+    /// client tells them of the epoch.
     Change {
         /// Which.
         ino: Ino,

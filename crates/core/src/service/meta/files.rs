@@ -1,0 +1,414 @@
+//! Regular files: opening and closing, truncation, and who knows their size.
+
+use super::path::{Last, READ, SET_GID, SET_UID, WRITE, demand};
+use super::records::{Cut, Inode, Target};
+use super::txn::{Fault, Step, Txn, attempt, peek};
+use super::{MetaService, live::Handle, live::Hold};
+use crate::auth::Rights;
+use crate::error::{Code, Error, Result};
+use crate::layout::FILE_SIZE_MAX;
+use crate::types::{ClientId, Credentials, FileKind, Ino, Now, WallTime};
+use crate::wire::meta::{
+    LayoutWish, MetaReply, OpenMode, Opened, PendingTruncate, Place, Settlement,
+};
+
+/// What a request to create a file asks for.
+pub(super) struct Wanted {
+    pub(super) mode: u32,
+    pub(super) exclusive: bool,
+    pub(super) open: OpenMode,
+    pub(super) layout: LayoutWish,
+}
+
+impl MetaService {
+    pub(super) async fn create(
+        &self,
+        now: Now,
+        client: ClientId,
+        who: &Credentials,
+        place: &Place,
+        wanted: &Wanted,
+    ) -> Step<MetaReply> {
+        check_mode(wanted.open)?;
+        let mut walker = self.walker(who);
+        let mut spot = walker.spot(place).await?;
+        loop {
+            let name = match &spot.last {
+                Last::Name(name) if !spot.slash => name,
+                _ => {
+                    return Err(Fault::Failed(Error::because(
+                        Code::IsDirectory,
+                        "a path that ends like a directory's",
+                    )));
+                }
+            };
+            let mut txn = self.txn();
+            self.enter(&mut txn, who, spot.directory).await?;
+            let Some(target) = txn.name(spot.directory, name).await? else {
+                return self.create_new(now, client, who, txn, spot.directory, name, wanted).await;
+            };
+            if wanted.exclusive {
+                return Err(Fault::Failed(super::names::exists(spot.directory, name)));
+            }
+            if target.kind == FileKind::Symlink {
+                spot = walker.beyond(&spot, target.ino).await?;
+                continue;
+            }
+            return match self.open_ino(now, client, who, target.ino, wanted.open).await {
+                // It was there a moment ago: the name has gone meanwhile.
+                Err(Fault::Failed(error)) if error.code == Code::NotFound => Err(Fault::Conflict),
+                result => result,
+            };
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the second half of `create`")]
+    async fn create_new(
+        &self,
+        now: Now,
+        client: ClientId,
+        who: &Credentials,
+        mut txn: Txn<'_>,
+        directory: Ino,
+        name: &[u8],
+        wanted: &Wanted,
+    ) -> Step<MetaReply> {
+        let parent = txn.inode(directory);
+        demand(parent, directory, who, WRITE)?;
+        let mut inode = super::names::child(parent, who, FileKind::Regular, wanted.mode, now.wall);
+        let layout = self.place(wanted.layout, parent.wish)?;
+        inode.tail = crate::wire::encode(&layout);
+        inode.objects = wanted.open.write;
+        inode.settled = !wanted.open.write;
+        let ino = self.new_ino().await?;
+        let hold = self.hold(now, client, ino, wanted.open)?;
+        txn.put_name(directory, name, Target { ino, kind: FileKind::Regular });
+        txn.touch(directory, now.wall);
+        txn.add(ino, inode.clone());
+        txn.commit().await?;
+        self.live.count_inodes(1);
+        let record = crate::wire::meta::Record {
+            attributes: super::attributes_of(ino, &inode),
+            unsettled: None,
+        };
+        let rights = rights_of(wanted.open.read, wanted.open.write, &inode);
+        Ok(MetaReply::Opened(Box::new(Opened {
+            handle: hold.keep(),
+            record,
+            version: inode.version,
+            capability: self.capability(now, ino, rights, &layout),
+            layout,
+            truncation: None,
+            created: true,
+        })))
+    }
+
+    pub(super) async fn open_ino(
+        &self,
+        now: Now,
+        client: ClientId,
+        who: &Credentials,
+        ino: Ino,
+        open: OpenMode,
+    ) -> Step<MetaReply> {
+        check_mode(open)?;
+        // Before the inode is read: whoever removes the file from now on leaves us an orphan.
+        let hold = self.hold(now, client, ino, open)?;
+        let mut txn = self.txn();
+        let inode = txn.load(ino).await?;
+        demand_regular(ino, inode)?;
+        if open.read {
+            demand(inode, ino, who, READ)?;
+        }
+        if open.write {
+            demand(inode, ino, who, WRITE)?;
+        }
+        let was_settled = inode.settled;
+        let mut cuts = false;
+        if open.write {
+            let inode = txn.change(ino);
+            if open.truncate {
+                cuts = !(inode.settled && inode.size == 0);
+                if cuts {
+                    begin_cut(inode, 0, false);
+                }
+                clear_set_ids(inode, who);
+                inode.mtime = now.wall;
+                inode.ctime = now.wall;
+            }
+            inode.version += 1;
+            inode.objects = true;
+            inode.settled = false;
+        }
+        let inode = txn.inode(ino).clone();
+        if open.write {
+            txn.use_reserve();
+            txn.commit().await?;
+        }
+        if cuts {
+            self.live.reset_append(ino);
+        }
+        let mut record = self.record(now, ino, &inode).await?;
+        if was_settled {
+            record.unsettled = None;
+        }
+        Ok(MetaReply::Opened(Box::new(self.opened(now, ino, &inode, record, open, hold)?)))
+    }
+
+    fn opened(
+        &self,
+        now: Now,
+        ino: Ino,
+        inode: &Inode,
+        record: crate::wire::meta::Record,
+        open: OpenMode,
+        hold: Hold<'_>,
+    ) -> Result<Opened> {
+        let layout = inode.layout()?;
+        let rights = rights_of(open.read, open.write, inode);
+        Ok(Opened {
+            handle: hold.keep(),
+            record,
+            version: inode.version,
+            capability: self.capability(now, ino, rights, &layout),
+            layout,
+            truncation: inode.truncation.map(|cut| cut.pending),
+            created: false,
+        })
+    }
+
+    fn hold(&self, now: Now, client: ClientId, ino: Ino, open: OpenMode) -> Result<Hold<'_>> {
+        let handle = Handle { client, ino, read: open.read, write: open.write };
+        self.live.hold(handle, now.mono_ms)
+    }
+
+    pub(super) async fn renew(&self, now: Now, client: ClientId, number: u64) -> Result<MetaReply> {
+        let handle = self.live.handle(number, client)?;
+        let ino = handle.ino;
+        let inode = peek(&*self.store, ino).await?;
+        let record = self.record(now, ino, &inode).await?;
+        let layout = inode.layout()?;
+        let rights = rights_of(handle.read, handle.write, &inode);
+        Ok(MetaReply::Opened(Box::new(Opened {
+            handle: number,
+            record,
+            version: inode.version,
+            capability: self.capability(now, ino, rights, &layout),
+            layout,
+            truncation: inode.truncation.map(|cut| cut.pending),
+            created: false,
+        })))
+    }
+
+    pub(super) async fn close(
+        &self,
+        now: Now,
+        client: ClientId,
+        number: u64,
+        settlement: Option<Settlement>,
+    ) -> Result<MetaReply> {
+        let handle = self.live.handle(number, client)?;
+        if let Some(settlement) = settlement.filter(|_| handle.write) {
+            // If this fails, the file stays unsettled, and whoever wants to know asks the targets.
+            let _ = attempt!(self.settle(handle.ino, settlement, 1));
+        }
+        let mut reap = None;
+        if self.live.release(number) {
+            // If this fails, a later round of `expire` collects it.
+            reap = self.collect(handle.ino).await.unwrap_or(None);
+        }
+        Ok(self.told(now, reap.into_iter().collect()))
+    }
+
+    /// Takes a report, if it is right: nobody but the reporter (`writers` is 1 if he is one, else
+    /// 0) has the file open for writing, and the version is still that for which he reports.
+    pub(super) async fn settle(&self, ino: Ino, settlement: Settlement, writers: u32) -> Step<()> {
+        if settlement.size > FILE_SIZE_MAX {
+            return Err(Fault::Failed(Error::because(Code::TooLarge, "a size beyond all files")));
+        }
+        let mut txn = self.txn();
+        let inode = txn.load(ino).await?;
+        let stale = inode.version != settlement.version
+            || inode.kind != FileKind::Regular
+            || inode.settled
+            || inode.truncation.is_some();
+        // Asked after the inode was read: an opening for writing that is not counted here yet makes
+        // a new version, and so a conflict.
+        if stale || self.live.writers(ino) != writers {
+            return Ok(());
+        }
+        let inode = txn.change(ino);
+        inode.settled = true;
+        inode.size = settlement.size;
+        if settlement.mtime != WallTime(0) {
+            inode.mtime = settlement.mtime;
+            inode.ctime = inode.ctime.max(settlement.mtime);
+        }
+        txn.use_reserve();
+        txn.commit().await
+    }
+
+    pub(super) async fn begin_truncate(
+        &self,
+        now: Now,
+        client: ClientId,
+        who: &Credentials,
+        ino: Ino,
+        size: u64,
+        handle: Option<u64>,
+    ) -> Step<MetaReply> {
+        if size > FILE_SIZE_MAX {
+            return Err(Fault::Failed(Error::because(
+                Code::TooLarge,
+                format!("truncation to {size} bytes is beyond the largest file"),
+            )));
+        }
+        let mut txn = self.txn();
+        let inode = txn.load(ino).await?;
+        demand_regular(ino, inode)?;
+        match handle {
+            None => demand(inode, ino, who, WRITE)?,
+            Some(number) => {
+                let handle = self.live.handle(number, client)?;
+                if handle.ino != ino || !handle.write {
+                    return Err(Fault::Failed(Error::because(
+                        Code::BadHandle,
+                        format!("handle {number:#x} is not open for writing inode {}", ino.0),
+                    )));
+                }
+            }
+        }
+        let quiet = self.live.writers(ino) == 0;
+        let inode = txn.change(ino);
+        begin_cut(inode, size, quiet);
+        clear_set_ids(inode, who);
+        inode.mtime = now.wall;
+        inode.ctime = now.wall;
+        let inode = inode.clone();
+        txn.use_reserve();
+        txn.commit().await?;
+        self.live.reset_append(ino);
+        let layout = inode.layout()?;
+        let rights = Rights::STAT.and(Rights::WRITE);
+        let cut = inode.truncation.expect("it was just begun");
+        Ok(MetaReply::Truncation {
+            pending: cut.pending,
+            capability: self.capability(now, ino, rights, &layout),
+            layout,
+            version: inode.version,
+        })
+    }
+
+    pub(super) async fn end_truncate(&self, ino: Ino, epoch: u32) -> Step<MetaReply> {
+        let mut txn = self.txn();
+        let inode = txn.load(ino).await?;
+        let Some(cut) = inode.truncation.filter(|cut| cut.pending.epoch == epoch) else {
+            // A newer one has begun, or somebody else was quicker.
+            return Ok(MetaReply::Done);
+        };
+        let quiet = cut.quiet && inode.version == cut.version && self.live.writers(ino) == 0;
+        let inode = txn.change(ino);
+        inode.truncation = None;
+        if quiet {
+            inode.settled = true;
+            inode.size = cut.pending.size;
+        }
+        txn.use_reserve();
+        txn.commit().await?;
+        Ok(MetaReply::Done)
+    }
+
+    pub(super) fn reserve_append(
+        &self,
+        client: ClientId,
+        number: u64,
+        length: u64,
+        floor: u64,
+    ) -> Result<MetaReply> {
+        let handle = self.live.handle(number, client)?;
+        if !handle.write {
+            return Err(Error::because(
+                Code::BadHandle,
+                format!("handle {number:#x} is not open for writing"),
+            ));
+        }
+        let offset = self.live.reserve(handle.ino, floor, length)?;
+        Ok(MetaReply::Reserved { offset })
+    }
+
+    /// Loads a directory in which names are to be changed; it must stay what it is until then.
+    pub(super) async fn enter(
+        &self,
+        txn: &mut Txn<'_>,
+        who: &Credentials,
+        directory: Ino,
+    ) -> Result<()> {
+        let inode = txn.load(directory).await?;
+        if !inode.is_directory() {
+            return Err(Error::because(
+                Code::NotDirectory,
+                format!("inode {} is not a directory", directory.0),
+            ));
+        }
+        demand(inode, directory, who, super::path::SEARCH)
+    }
+}
+
+fn check_mode(open: OpenMode) -> Result<()> {
+    if !open.read && !open.write {
+        return Err(Error::because(Code::Invalid, "opened neither to read nor to write"));
+    }
+    if open.truncate && !open.write {
+        return Err(Error::because(Code::Invalid, "truncation by an opening to read"));
+    }
+    Ok(())
+}
+
+fn demand_regular(ino: Ino, inode: &Inode) -> Result<()> {
+    let (code, what) = match inode.kind {
+        FileKind::Regular => return Ok(()),
+        FileKind::Directory => (Code::IsDirectory, "a directory"),
+        FileKind::Symlink => (Code::Loop, "a symbolic link"),
+        _ => (Code::Invalid, "a special file"),
+    };
+    Err(Error::because(code, format!("inode {} is {what}", ino.0)))
+}
+
+/// The size to be, as far as the service can bring it about: the targets are told by the client.
+fn begin_cut(inode: &mut Inode, size: u64, quiet: bool) {
+    inode.data_epoch = inode.data_epoch.saturating_add(1);
+    inode.version += 1;
+    inode.settled = false;
+    inode.objects = true;
+    inode.size = size;
+    let cut = inode.truncation.map_or(size, |older| older.pending.cut.min(size));
+    let pending = PendingTruncate { cut, size, epoch: inode.data_epoch };
+    inode.truncation = Some(Cut { pending, version: inode.version, quiet });
+}
+
+/// Who changes a file without being root takes its set-id bits away.
+pub(super) fn clear_set_ids(inode: &mut Inode, who: &Credentials) {
+    if who.uid != 0 {
+        strip_set_ids(inode);
+    }
+}
+
+/// Set-group-id without the group's execute bit means something else (mandatory locks): it stays.
+pub(super) fn strip_set_ids(inode: &mut Inode) {
+    inode.mode &= !SET_UID;
+    if inode.mode & 0o010 != 0 {
+        inode.mode &= !SET_GID;
+    }
+}
+
+fn rights_of(read: bool, write: bool, inode: &Inode) -> Rights {
+    let mut rights = Rights::STAT;
+    if read {
+        rights = rights.and(Rights::READ);
+    }
+    // A truncation left undone is for whoever finds it to carry out.
+    if write || inode.truncation.is_some() {
+        rights = rights.and(Rights::WRITE);
+    }
+    rights
+}

@@ -1,0 +1,321 @@
+//! What the service keeps in memory only: who has what open, and what waits to be collected.
+
+use crate::config::REAP_BATCH_MAX;
+use crate::error::{Code, Error, Result};
+use crate::layout::FILE_SIZE_MAX;
+use crate::types::{ClientId, Ino};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Open handles of one client.
+pub const HANDLES_PER_CLIENT_MAX: usize = 256 * 1024;
+/// Open handles in all.
+pub const HANDLES_MAX: usize = 4 * 1024 * 1024;
+/// Garbage is offered to some client again if it was not reported freed for so long: milliseconds.
+pub const GARBAGE_RETRY_MS: u64 = 5_000;
+
+/// An open handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Handle {
+    pub(super) client: ClientId,
+    pub(super) ino: Ino,
+    pub(super) read: bool,
+    pub(super) write: bool,
+}
+
+#[derive(Default)]
+struct File {
+    handles: u32,
+    writers: u32,
+    /// Being removed: a commit is under way after which it exists no more.
+    doomed: bool,
+    /// End of the bytes handed out to appenders.
+    append_end: u64,
+}
+
+#[derive(Default)]
+struct Client {
+    heard_ms: u64,
+    handles: BTreeSet<u64>,
+}
+
+#[derive(Default)]
+struct Table {
+    handle_last: u64,
+    handles: BTreeMap<u64, Handle>,
+    files: BTreeMap<Ino, File>,
+    /// Those with handles.
+    clients: BTreeMap<ClientId, Client>,
+    orphans: BTreeSet<Ino>,
+    /// Since when each was last offered to somebody (monotonic milliseconds).
+    garbage: BTreeMap<Ino, u64>,
+    /// The garbage offered last.
+    garbage_cursor: Option<Ino>,
+    inodes: u64,
+}
+
+/// The table, locked for a few instructions at a time and never across an await.
+pub(super) struct Live {
+    table: Mutex<Table>,
+}
+
+impl Live {
+    /// Handles of different lives of the service differ.
+    pub(super) fn new(life: u32) -> Live {
+        let table = Table { handle_last: u64::from(life) << 32, ..Table::default() };
+        Live { table: Mutex::new(table) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Table> {
+        // A panic elsewhere while it was locked cannot have left it half changed in a harmful way.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn heard(&self, client: ClientId, now_ms: u64) {
+        if let Some(client) = self.lock().clients.get_mut(&client) {
+            client.heard_ms = now_ms.max(client.heard_ms);
+        }
+    }
+
+    /// Registers a handle before the inode is read: from here on nobody removes the file.
+    pub(super) fn hold(&self, handle: Handle, now_ms: u64) -> Result<Hold<'_>> {
+        let mut table = self.lock();
+        if table.files.get(&handle.ino).is_some_and(|file| file.doomed) {
+            // In a moment it will be gone, or not: the client asks again.
+            return Err(Error::because(
+                Code::Busy,
+                format!("inode {} is just being removed", handle.ino.0),
+            ));
+        }
+        let count = table.clients.get(&handle.client).map_or(0, |client| client.handles.len());
+        if count >= HANDLES_PER_CLIENT_MAX || table.handles.len() >= HANDLES_MAX {
+            return Err(Error::because(
+                Code::TooMany,
+                format!("too many open files: {count} of this client, {}", table.handles.len()),
+            ));
+        }
+        table.handle_last += 1;
+        let number = table.handle_last;
+        table.handles.insert(number, handle);
+        let client = table.clients.entry(handle.client).or_default();
+        client.heard_ms = now_ms.max(client.heard_ms);
+        client.handles.insert(number);
+        let file = table.files.entry(handle.ino).or_default();
+        file.handles += 1;
+        file.writers += u32::from(handle.write);
+        Ok(Hold { live: self, number, kept: false })
+    }
+
+    pub(super) fn handle(&self, number: u64, client: ClientId) -> Result<Handle> {
+        let found = self.lock().handles.get(&number).copied();
+        found.filter(|handle| handle.client == client).ok_or_else(|| {
+            Error::because(
+                Code::BadHandle,
+                format!("handle {number:#x} is not open: closed, or its client's lease lapsed"),
+            )
+        })
+    }
+
+    /// How many have it open for writing.
+    pub(super) fn writers(&self, ino: Ino) -> u32 {
+        self.lock().files.get(&ino).map_or(0, |file| file.writers)
+    }
+
+    /// Ends a handle. True: it was the last of an orphan, which can be collected.
+    pub(super) fn release(&self, number: u64) -> bool {
+        self.lock().release(number)
+    }
+
+    /// Ends all handles of a client.
+    pub(super) fn gone(&self, client: ClientId) {
+        let mut table = self.lock();
+        let handles = table.clients.remove(&client).unwrap_or_default().handles;
+        for number in handles {
+            table.release(number);
+        }
+    }
+
+    /// Ends all handles of clients that were silent since before `since_ms`.
+    pub(super) fn lapse(&self, since_ms: u64) {
+        let mut table = self.lock();
+        let silent = table.clients.extract_if(.., |_, client| client.heard_ms < since_ms);
+        let handles: Vec<u64> = silent.flat_map(|(_, client)| client.handles).collect();
+        for number in handles {
+            table.release(number);
+        }
+    }
+
+    /// Marks a file that nobody has open as being removed; nobody can open it while the mark lasts.
+    pub(super) fn doom(&self, ino: Ino) -> Result<Doom<'_>> {
+        let mut table = self.lock();
+        let file = table.files.entry(ino).or_default();
+        if file.doomed {
+            return Err(Error::because(
+                Code::Busy,
+                format!("inode {} is just being removed", ino.0),
+            ));
+        }
+        if file.handles > 0 {
+            return Ok(Doom::Open);
+        }
+        file.doomed = true;
+        Ok(Doom::Marked(Mark { live: self, ino }))
+    }
+
+    /// Reserves bytes for an append.
+    pub(super) fn reserve(&self, ino: Ino, floor: u64, length: u64) -> Result<u64> {
+        let mut table = self.lock();
+        let Some(file) = table.files.get_mut(&ino) else {
+            return Err(Error::because(Code::BadHandle, "handle was closed meanwhile"));
+        };
+        let offset = file.append_end.max(floor);
+        match offset.checked_add(length) {
+            Some(end) if end <= FILE_SIZE_MAX => file.append_end = end,
+            _ => return Err(Error::because(Code::TooLarge, "append beyond the largest file")),
+        }
+        Ok(offset)
+    }
+
+    /// Forgets reservations: the file was truncated.
+    pub(super) fn reset_append(&self, ino: Ino) {
+        if let Some(file) = self.lock().files.get_mut(&ino) {
+            file.append_end = 0;
+        }
+    }
+
+    pub(super) fn add_orphan(&self, ino: Ino) {
+        self.lock().orphans.insert(ino);
+    }
+
+    pub(super) fn remove_orphan(&self, ino: Ino) {
+        self.lock().orphans.remove(&ino);
+    }
+
+    /// Orphans that nobody has open, at most `limit`.
+    pub(super) fn collectable(&self, limit: usize) -> Vec<Ino> {
+        let table = self.lock();
+        let closed =
+            |ino: &&Ino| table.files.get(ino).is_none_or(|file| file.handles == 0 && !file.doomed);
+        table.orphans.iter().filter(closed).take(limit).copied().collect()
+    }
+
+    /// Notes garbage that was just offered to somebody (or, with 0, never).
+    pub(super) fn add_garbage(&self, ino: Ino, offered_ms: u64) {
+        self.lock().garbage.insert(ino, offered_ms);
+    }
+
+    pub(super) fn remove_garbage(&self, inos: &[Ino]) {
+        let mut table = self.lock();
+        for ino in inos {
+            table.garbage.remove(ino);
+        }
+    }
+
+    /// Garbage to offer: each in its turn, none twice within [`GARBAGE_RETRY_MS`].
+    pub(super) fn offer_garbage(&self, now_ms: u64) -> Vec<Ino> {
+        let mut table = self.lock();
+        let Table { garbage, garbage_cursor, .. } = &mut *table;
+        let due = |(_, offered): &(&Ino, &mut u64)| **offered + GARBAGE_RETRY_MS <= now_ms;
+        let mut inos = Vec::new();
+        let cursor = garbage_cursor.unwrap_or(Ino(0));
+        let behind = (Bound::Excluded(cursor), Bound::Unbounded);
+        for (ino, offered) in garbage.range_mut(behind).filter(due).take(REAP_BATCH_MAX) {
+            *offered = now_ms;
+            inos.push(*ino);
+        }
+        let left = REAP_BATCH_MAX - inos.len();
+        for (ino, offered) in garbage.range_mut(..=cursor).filter(due).take(left) {
+            *offered = now_ms;
+            inos.push(*ino);
+        }
+        if let Some(&last) = inos.last() {
+            *garbage_cursor = Some(last);
+        }
+        inos
+    }
+
+    pub(super) fn count_inodes(&self, change: i64) {
+        let mut table = self.lock();
+        table.inodes = table.inodes.saturating_add_signed(change);
+    }
+
+    pub(super) fn inodes(&self) -> u64 {
+        self.lock().inodes
+    }
+
+    /// Whether nothing is open, held or doomed.
+    #[cfg(test)]
+    pub(super) fn is_idle(&self) -> bool {
+        let table = self.lock();
+        table.handles.is_empty() && table.files.is_empty() && table.clients.is_empty()
+    }
+}
+
+impl Table {
+    fn release(&mut self, number: u64) -> bool {
+        let Some(handle) = self.handles.remove(&number) else { return false };
+        if let Some(client) = self.clients.get_mut(&handle.client) {
+            client.handles.remove(&number);
+            if client.handles.is_empty() {
+                self.clients.remove(&handle.client);
+            }
+        }
+        let Some(file) = self.files.get_mut(&handle.ino) else { return false };
+        file.handles -= 1;
+        file.writers -= u32::from(handle.write);
+        if file.writers == 0 {
+            file.append_end = 0;
+        }
+        if file.handles > 0 {
+            return false;
+        }
+        if !file.doomed {
+            self.files.remove(&handle.ino);
+        }
+        self.orphans.contains(&handle.ino)
+    }
+}
+
+/// A handle being opened: ended again if the opening fails.
+pub(super) struct Hold<'a> {
+    live: &'a Live,
+    number: u64,
+    kept: bool,
+}
+
+impl Hold<'_> {
+    /// The opening succeeded.
+    pub(super) fn keep(mut self) -> u64 {
+        self.kept = true;
+        self.number
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            // If this was the last of an orphan, the next round of `expire` collects it.
+            self.live.release(self.number);
+        }
+    }
+}
+
+/// Whether a file that lost its last name can go at once.
+pub(super) enum Doom<'a> {
+    /// Somebody has it open.
+    Open,
+    Marked(Mark<'a>),
+}
+
+/// A file is being removed as long as this lives.
+pub(super) struct Mark<'a> {
+    live: &'a Live,
+    ino: Ino,
+}
+
+impl Drop for Mark<'_> {
+    fn drop(&mut self) {
+        self.live.lock().files.remove(&self.ino);
+    }
+}

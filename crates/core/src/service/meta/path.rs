@@ -1,0 +1,258 @@
+//! Walking paths, and who may do what.
+
+use super::records::{Inode, Target};
+use super::store::MetaStore;
+use super::txn::{peek, peek_name};
+use crate::config::{NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_MAX};
+use crate::error::{Code, Error, Result};
+use crate::types::{Credentials, FileKind, Ino};
+use crate::wire::meta::Place;
+
+pub(super) const READ: u32 = 4;
+pub(super) const WRITE: u32 = 2;
+pub(super) const SEARCH: u32 = 1;
+
+pub(super) const SET_UID: u32 = 0o4000;
+pub(super) const SET_GID: u32 = 0o2000;
+pub(super) const STICKY: u32 = 0o1000;
+
+pub(super) fn in_group(who: &Credentials, gid: u32) -> bool {
+    who.uid == 0 || who.gid == gid || who.groups.contains(&gid)
+}
+
+pub(super) fn owns(inode: &Inode, who: &Credentials) -> bool {
+    who.uid == 0 || who.uid == inode.uid
+}
+
+/// Whether the permission bits allow `want` (bits of [`READ`], [`WRITE`], [`SEARCH`]).
+pub(super) fn allows(inode: &Inode, who: &Credentials, want: u32) -> bool {
+    let class = match () {
+        () if who.uid == inode.uid => 6,
+        () if in_group(who, inode.gid) => 3,
+        () => 0,
+    };
+    who.uid == 0 || inode.mode >> class & want == want
+}
+
+pub(super) fn demand(inode: &Inode, ino: Ino, who: &Credentials, want: u32) -> Result<()> {
+    if allows(inode, who, want) {
+        return Ok(());
+    }
+    let what = match want {
+        READ => "read",
+        SEARCH => "search",
+        _ => "write",
+    };
+    Err(Error::because(
+        Code::AccessDenied,
+        format!(
+            "user {} may not {what} inode {} (mode {:o}, owner {}:{})",
+            who.uid, ino.0, inode.mode, inode.uid, inode.gid
+        ),
+    ))
+}
+
+/// Refuses who may not take `victim`'s name out of `directory`.
+pub(super) fn demand_removal(
+    directory: (Ino, &Inode),
+    victim: (Ino, &Inode),
+    who: &Credentials,
+) -> Result<()> {
+    demand(directory.1, directory.0, who, WRITE | SEARCH)?;
+    if directory.1.mode & STICKY != 0 && !owns(directory.1, who) && !owns(victim.1, who) {
+        return Err(Error::because(
+            Code::NotPermitted,
+            format!(
+                "inode {} in the sticky directory {} belongs to user {}",
+                victim.0.0, directory.0.0, victim.1.uid
+            ),
+        ));
+    }
+    Ok(())
+}
+
+/// The last component of a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Last {
+    /// There is none: the directory itself.
+    Nothing,
+    Dot,
+    DotDot,
+    Name(Vec<u8>),
+}
+
+/// Where a path leads, its last component not yet looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub(super) directory: Ino,
+    pub(super) last: Last,
+    /// A slash follows the last component: it must be a directory.
+    pub(super) slash: bool,
+}
+
+/// A path shown in an error.
+pub(super) fn show(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+pub(super) fn no_name(directory: Ino, name: &[u8]) -> Error {
+    Error::because(
+        Code::NotFound,
+        format!("no '{}' in directory inode {}", show(name), directory.0),
+    )
+}
+
+fn not_directory(ino: Ino) -> Error {
+    Error::because(Code::NotDirectory, format!("inode {} is not a directory", ino.0))
+}
+
+/// A walk through the tree of names for one user.
+pub(super) struct Walker<'a> {
+    pub(super) store: &'a dyn MetaStore,
+    pub(super) who: &'a Credentials,
+    /// Symbolic links followed so far.
+    links: usize,
+}
+
+impl<'a> Walker<'a> {
+    pub(super) fn new(store: &'a dyn MetaStore, who: &'a Credentials) -> Walker<'a> {
+        Walker { store, who, links: 0 }
+    }
+
+    /// Loads a directory in which names are to be looked up.
+    pub(super) async fn enter(&self, ino: Ino) -> Result<Inode> {
+        let inode = peek(self.store, ino).await?;
+        if !inode.is_directory() {
+            return Err(not_directory(ino));
+        }
+        demand(&inode, ino, self.who, SEARCH)?;
+        Ok(inode)
+    }
+
+    /// Walks all but the last component, following symbolic links.
+    pub(super) async fn spot(&mut self, place: &Place) -> Result<Spot> {
+        if place.path.len() > PATH_BYTES_MAX {
+            return Err(Error::because(
+                Code::NameTooLong,
+                format!("a path of {} bytes", place.path.len()),
+            ));
+        }
+        if place.path.contains(&0) {
+            return Err(Error::because(Code::Invalid, "a path with a zero byte in it"));
+        }
+        let mut directory = if place.path.first() == Some(&b'/') { Ino::ROOT } else { place.base };
+        // Replaced when a symbolic link is followed.
+        let mut owned: Vec<u8>;
+        let mut path: &[u8] = &place.path;
+        loop {
+            path = skip_slashes(path);
+            let end = path.iter().position(|&byte| byte == b'/').unwrap_or(path.len());
+            let (component, rest) = path.split_at(end);
+            let slash = !rest.is_empty();
+            let rest = skip_slashes(rest);
+            if component.len() > NAME_BYTES_MAX {
+                return Err(Error::because(
+                    Code::NameTooLong,
+                    format!("a name of {} bytes", component.len()),
+                ));
+            }
+            if rest.is_empty() {
+                let last = match component {
+                    b"" => Last::Nothing,
+                    b"." => Last::Dot,
+                    b".." => Last::DotDot,
+                    name => Last::Name(name.to_vec()),
+                };
+                return Ok(Spot { directory, last, slash });
+            }
+            let inode = self.enter(directory).await?;
+            match component {
+                b"." => path = rest,
+                b".." => {
+                    directory = inode.parent;
+                    path = rest;
+                }
+                name => {
+                    let target = peek_name(self.store, directory, name).await?;
+                    let target = target.ok_or_else(|| no_name(directory, name))?;
+                    match target.kind {
+                        FileKind::Directory => {
+                            directory = target.ino;
+                            path = rest;
+                        }
+                        FileKind::Symlink => {
+                            let mut text = self.follow(target.ino).await?;
+                            if text.first() == Some(&b'/') {
+                                directory = Ino::ROOT;
+                            }
+                            text.push(b'/');
+                            text.extend_from_slice(rest);
+                            owned = text;
+                            path = &owned;
+                        }
+                        _ => return Err(not_directory(target.ino)),
+                    }
+                }
+            }
+        }
+    }
+
+    /// A symbolic link's text.
+    pub(super) async fn follow(&mut self, link: Ino) -> Result<Vec<u8>> {
+        self.links += 1;
+        if self.links > SYMLINKS_MAX {
+            return Err(Error::because(
+                Code::Loop,
+                format!("more than {SYMLINKS_MAX} symbolic links, the last one inode {}", link.0),
+            ));
+        }
+        Ok(peek(self.store, link).await?.tail)
+    }
+
+    /// What a place names.
+    pub(super) async fn find(&mut self, place: &Place, follow: bool) -> Result<Ino> {
+        let mut spot = self.spot(place).await?;
+        loop {
+            let (target, name) = match &spot.last {
+                Last::Nothing => return Ok(spot.directory),
+                Last::Dot => {
+                    self.enter(spot.directory).await?;
+                    return Ok(spot.directory);
+                }
+                Last::DotDot => return Ok(self.enter(spot.directory).await?.parent),
+                Last::Name(name) => {
+                    self.enter(spot.directory).await?;
+                    (self.name(spot.directory, name).await?, name)
+                }
+            };
+            match target {
+                None => return Err(no_name(spot.directory, name)),
+                Some(Target { ino, kind: FileKind::Symlink }) if follow || spot.slash => {
+                    spot = self.beyond(&spot, ino).await?;
+                }
+                Some(target) if spot.slash && target.kind != FileKind::Directory => {
+                    return Err(not_directory(target.ino));
+                }
+                Some(target) => return Ok(target.ino),
+            }
+        }
+    }
+
+    async fn name(&self, directory: Ino, name: &[u8]) -> Result<Option<Target>> {
+        peek_name(self.store, directory, name).await
+    }
+
+    /// The place that a symbolic link, found at `spot`, leads to.
+    pub(super) async fn beyond(&mut self, spot: &Spot, link: Ino) -> Result<Spot> {
+        let mut path = self.follow(link).await?;
+        if spot.slash {
+            path.push(b'/');
+        }
+        self.spot(&Place::new(spot.directory, path)).await
+    }
+}
+
+fn skip_slashes(path: &[u8]) -> &[u8] {
+    let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
+    &path[start..]
+}
