@@ -468,6 +468,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn arena(blocks: usize) -> Arena {
         Arena::new(Box::new(HeapMemory::new(blocks * CHUNK_BYTES)))
@@ -524,6 +526,38 @@ mod tests {
         arena.release(slots[0]);
         assert_eq!(arena.available(), 0);
         assert!(arena.allocate(WHOLE).is_none());
+    }
+
+    /// Pages of blocks that bookkeeping replaces go back: else both would be resident.
+    #[test]
+    fn withdrawn_blocks_are_discarded() {
+        struct Discarding(HeapMemory, Arc<AtomicUsize>);
+        // SAFETY: the inner memory keeps the rules.
+        unsafe impl Memory for Discarding {
+            fn base(&self) -> *mut u8 {
+                self.0.base()
+            }
+            fn length(&self) -> usize {
+                self.0.length()
+            }
+            fn discard(&self, offset: usize, length: usize) {
+                assert!(offset + length <= self.0.length());
+                self.1.fetch_add(length, Ordering::Relaxed);
+            }
+        }
+        let discarded = Arc::new(AtomicUsize::new(0));
+        let memory = Discarding(HeapMemory::new(8 * CHUNK_BYTES), Arc::clone(&discarded));
+        let mut arena = Arena::new(Box::new(memory));
+        let all = arena.allocate_blocks(8).unwrap();
+        arena.charge(3 * CHUNK_BYTES as u64);
+        assert_eq!(discarded.load(Ordering::Relaxed), 0);
+        all.into_iter().for_each(|slot| arena.release(slot));
+        assert_eq!(discarded.load(Ordering::Relaxed), 3 * CHUNK_BYTES);
+        // A sum that swings about a block's border discards nothing anew.
+        arena.discharge(1);
+        arena.discharge(CHUNK_BYTES as u64);
+        arena.charge(CHUNK_BYTES as u64);
+        assert_eq!(discarded.load(Ordering::Relaxed), 3 * CHUNK_BYTES);
     }
 
     proptest! {

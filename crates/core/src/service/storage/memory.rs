@@ -58,18 +58,3 @@ unsafe impl Memory for HeapMemory {
         self.bytes.len()
     }
 }
-
-/// Memory into which a part of a payload is to be received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Slice {
-    /// First byte.
-    pub pointer: *mut u8,
-    /// How many bytes.
-    pub length: usize,
-}
-
-// SAFETY: a pointer and a number. Writing through it is the holder's own unsafe act, allowed from
-// any one thread while the ticket that it came from is neither committed nor dropped.
-unsafe impl Send for Slice {}
-// SAFETY: as above.
-unsafe impl Sync for Slice {}

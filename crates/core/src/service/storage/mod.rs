@@ -22,7 +22,7 @@ mod tests;
 mod write;
 
 pub use arena::CHUNK_BYTES;
-pub use memory::{HeapMemory, Memory, Slice};
+pub use memory::{HeapMemory, Memory};
 pub use read::ReadTicket;
 pub use write::WriteTicket;
 

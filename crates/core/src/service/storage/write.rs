@@ -2,9 +2,9 @@
 
 use super::arena::{CHUNK_BYTES, CLASSES, SLOT_BYTES, Slot, WHOLE, class_of};
 use super::chunk::{Piece, SPARSE, cost_max};
-use super::memory::Slice;
 use super::{OBJECT_COST, State, Target};
 use crate::error::{Code, Error, Result};
+use crate::slice::Slice;
 use crate::types::{Ino, Now};
 use crate::wire::data::{Io, Witness};
 use std::sync::Arc;
