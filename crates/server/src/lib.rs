@@ -1,1 +1,158 @@
-//! Stub.
+//! The server: memory, event loops and the metadata store around the services of `weir-core`.
+#![warn(missing_docs)]
+
+mod driver;
+mod memory;
+pub mod meta;
+
+use driver::{Clock, Door, Loop, Shared};
+use memory::MappedMemory;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use weir_core::auth::Secret;
+use weir_core::config::Timing;
+use weir_core::error::{Code, Error, Result};
+use weir_core::service::meta::MemoryStore;
+use weir_core::service::storage::Memory;
+use weir_core::service::{Service, ServiceOptions, Usage};
+use weir_core::types::Incarnation;
+use weir_net::tcp;
+
+/// How to run a server.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// `host:port` to listen on; port 0: any that is free.
+    pub listen: String,
+    /// Memory of each target: bytes.
+    pub memory: Vec<u64>,
+    /// Memory for metadata, should this server be chosen to hold it: bytes.
+    pub metadata_memory: u64,
+    /// The pool's secret.
+    pub secret: Secret,
+    /// Event loops; 0: one for each core.
+    pub threads: usize,
+    /// Times of the protocol.
+    pub timing: Timing,
+}
+
+/// A running server. Dropping it stops it.
+pub struct Server {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<std::io::Result<()>>>>,
+}
+
+fn random() -> Result<u64> {
+    getrandom::u64()
+        .map_err(|error| Error::because(Code::Internal, format!("no random bytes: {error}")))
+}
+
+fn host() -> String {
+    let mut name = [0u8; 256];
+    // SAFETY: the buffer is valid, and its last byte is left alone as a terminator.
+    unsafe { libc::gethostname(name.as_mut_ptr().cast(), name.len() - 1) };
+    let end = name.iter().position(|&byte| byte == 0).unwrap_or(0);
+    String::from_utf8_lossy(&name[..end]).into_owned()
+}
+
+/// Asks the kernel what this process has used.
+fn usage() -> Usage {
+    // SAFETY: all zeros is a valid rusage.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `usage` is valid for the call.
+    unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
+    let us = |time: libc::timeval| time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+    Usage {
+        cpu_user_us: us(usage.ru_utime),
+        cpu_system_us: us(usage.ru_stime),
+        resident_max: usage.ru_maxrss as u64 * 1024,
+    }
+}
+
+impl Server {
+    /// Starts a server that belongs to no pool yet (see `weir_client::form`).
+    pub fn start(options: ServerOptions) -> Result<Server> {
+        let trouble = |error: std::io::Error| {
+            let code = match error.kind() {
+                std::io::ErrorKind::AddrInUse => Code::InUse,
+                std::io::ErrorKind::PermissionDenied => Code::AccessDenied,
+                _ => Code::Invalid,
+            };
+            Error::because(code, error.to_string()).on("listen on", &options.listen)
+        };
+        let listener = tcp::listen(tcp::resolve(&options.listen)?).map_err(trouble)?;
+        let address = listener.local_addr().map_err(trouble)?;
+        let mut memory: Vec<(Incarnation, Box<dyn Memory>)> = Vec::new();
+        for &bytes in &options.memory {
+            let mapped = MappedMemory::new(bytes as usize).map_err(|error| {
+                Error::because(Code::NoSpace, error.to_string())
+                    .on("reserve memory", format!("{bytes} bytes"))
+            })?;
+            memory.push((Incarnation(random()?), Box::new(mapped)));
+        }
+        let clock = Clock::start();
+        let service = Service::new(ServiceOptions {
+            incarnation: Incarnation(random()?),
+            secret: options.secret.clone(),
+            timing: options.timing.clone(),
+            memory,
+            store: Box::new(MemoryStore::new(options.metadata_memory)),
+            description: (env!("CARGO_PKG_VERSION").to_owned(), std::process::id(), host()),
+            usage: Box::new(usage),
+            started: clock.now(),
+        });
+        let count = match options.threads {
+            0 => std::thread::available_parallelism().map_or(1, |count| count.get()),
+            count => count,
+        };
+        let doors = (0..count).map(|_| Door::new()).collect::<std::io::Result<Vec<_>>>();
+        let doors = doors.map_err(trouble)?;
+        let shared = Arc::new(Shared { service, clock, stop: AtomicBool::new(false), doors });
+        let mut threads = Vec::new();
+        let mut listener = Some(listener);
+        for index in 0..count {
+            let event_loop = Loop::new(shared.clone(), index, listener.take());
+            let thread = std::thread::Builder::new()
+                .name(format!("weir-loop-{index}"))
+                .spawn(move || event_loop.run())
+                .map_err(trouble)?;
+            threads.push(thread);
+        }
+        Ok(Server { address, shared, threads: Mutex::new(threads) })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits until it has been stopped, by [`Server::stop`] or over the network.
+    pub fn wait(&self) -> Result<()> {
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            let failed = |cause: String| Error::because(Code::Internal, cause).on("serve", "");
+            match thread.join() {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Err(failed(error.to_string())),
+                Err(_) => return Err(failed("an event loop panicked".to_owned())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells it to stop; does not wait.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.doors.iter().for_each(|door| door.poller.wake());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+        let _ = self.wait();
+    }
+}

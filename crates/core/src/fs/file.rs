@@ -79,7 +79,8 @@ impl<R: Rpc> File<R> {
             size: None,
             mtime: WallTime(0),
         });
-        let shared = Shared { fs: fs.clone(), who: who.clone(), name, ino, mode, handle, layout, state };
+        let shared =
+            Shared { fs: fs.clone(), who: who.clone(), name, ino, mode, handle, layout, state };
         let file = File { shared: Arc::new(shared) };
         let ready = async {
             if let Some(pending) = truncation {
@@ -174,7 +175,8 @@ impl<R: Rpc> File<R> {
                 return Ok(length);
             }
             let size = self.size_at_least(found.size_seen, end).await?;
-            let before_end = |extent: &Extent| size.saturating_sub(extent.offset).min(extent.length);
+            let before_end =
+                |extent: &Extent| size.saturating_sub(extent.offset).min(extent.length);
             Ok(extents.iter().map(before_end).sum::<u64>() as usize)
         };
         read.await.map_err(|error: Error| error.on("read", &self.shared.name))
@@ -265,7 +267,11 @@ impl<R: Rpc> File<R> {
         let fs = &self.shared.fs;
         let member = self.shared.layout.member(part.column);
         let server = fs.server_of(member)?;
-        let mut renewed = false;
+        let place = |error: Error| {
+            let cause = format!("target {}: {}", member.target.0, error.cause);
+            Error { cause, ..error }
+        };
+        let (mut renewed, mut reclaimed) = (false, false);
         loop {
             let (capability, epoch) = {
                 let state = self.lock();
@@ -300,16 +306,13 @@ impl<R: Rpc> File<R> {
                     self.renew().await?;
                 }
                 // Space may be held by files that are gone but not freed yet.
-                Err(error) if error.code == Code::NoSpace && fs.has_garbage() => {
-                    fs.collect_garbage().await?;
+                Err(error) if error.code == Code::NoSpace && !reclaimed => {
+                    if !fs.reclaim().await? {
+                        return Err(place(error));
+                    }
+                    reclaimed = true;
                 }
-                result => {
-                    let place = |error: Error| {
-                        let cause = format!("target {}: {}", member.target.0, error.cause);
-                        Error { cause, ..error }
-                    };
-                    return result.map_err(place);
-                }
+                result => return result.map_err(place),
             }
         }
     }

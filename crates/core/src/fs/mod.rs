@@ -24,6 +24,7 @@ use crate::wire::{self, Kind};
 use futures_util::future::join_all;
 use std::collections::BTreeSet;
 use std::future::Future;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A request on its way to a server.
@@ -128,6 +129,8 @@ struct Shared<R> {
     map: PoolMap,
     options: FsOptions,
     garbage: Mutex<Vec<Garbage>>,
+    /// How many tasks are freeing objects now.
+    freeing: AtomicUsize,
 }
 
 /// Text of a place, for messages.
@@ -151,7 +154,15 @@ fn unexpected(reply: &MetaReply) -> Error {
 impl<R: Rpc> Fs<R> {
     /// The file system of the pool that `map` describes.
     pub fn new(rpc: R, map: PoolMap, options: FsOptions) -> Fs<R> {
-        Fs { shared: Arc::new(Shared { rpc, map, options, garbage: Mutex::default() }) }
+        Fs {
+            shared: Arc::new(Shared {
+                rpc,
+                map,
+                options,
+                garbage: Mutex::default(),
+                freeing: AtomicUsize::new(0),
+            }),
+        }
     }
 
     /// The seam underneath.
@@ -550,8 +561,23 @@ impl<R: Rpc> Fs<R> {
             if batch.is_empty() {
                 return Ok(());
             }
+            let _freeing = Freeing::begin(&self.shared.freeing);
             self.free(&batch).await?;
         }
+    }
+
+    /// Frees what can be freed, or waits for another task that is at it. Says whether there may be
+    /// more room now.
+    async fn reclaim(&self) -> Result<bool> {
+        if self.has_garbage() {
+            self.collect_garbage().await?;
+            return Ok(true);
+        }
+        let others = self.shared.freeing.load(Ordering::Acquire) > 0;
+        while self.shared.freeing.load(Ordering::Acquire) > 0 {
+            self.rpc().sleep(self.shared.options.timing.busy_retry_ms).await;
+        }
+        Ok(others)
     }
 
     async fn free(&self, batch: &[Garbage]) -> Result<()> {
@@ -706,8 +732,7 @@ impl<R: Rpc> Fs<R> {
         request: TargetRequest,
     ) -> Result<TargetReply> {
         let server = self.server_of(member)?;
-        let once =
-            !matches!(request, TargetRequest::Witness { .. } | TargetRequest::Seek { .. });
+        let once = !matches!(request, TargetRequest::Witness { .. } | TargetRequest::Seek { .. });
         let call = TargetCall { member, map_epoch: self.map().epoch, request };
         let body = wire::encode(&call);
         wire::decode(&self.plain(server, Kind::Target, body, capability, once, 0).await?.body)
@@ -723,10 +748,7 @@ impl<R: Rpc> Fs<R> {
         let one = |column| {
             let request = request(column);
             async move {
-                match self
-                    .target(layout.member(column), Some(capability.clone()), request)
-                    .await?
-                {
+                match self.target(layout.member(column), Some(capability.clone()), request).await? {
                     TargetReply::Object { witness, allocated } => Ok((witness, allocated)),
                     other => Err(wire::protocol(format!("answer of another kind: {other:?}"))),
                 }
@@ -780,6 +802,22 @@ impl<R: Rpc> Fs<R> {
             }
         }
         Ok(survey)
+    }
+}
+
+/// Counts a task that frees objects, until it ends or is dropped.
+struct Freeing<'a>(&'a AtomicUsize);
+
+impl<'a> Freeing<'a> {
+    fn begin(count: &'a AtomicUsize) -> Freeing<'a> {
+        count.fetch_add(1, Ordering::AcqRel);
+        Freeing(count)
+    }
+}
+
+impl Drop for Freeing<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

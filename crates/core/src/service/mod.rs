@@ -1,4 +1,8 @@
-//! The server's services: storage targets and metadata, without I/O.
+//! The server's services, without I/O: storage targets, metadata, and in front of them the
+//! [`Service`] that admits connections, checks capabilities and keeps answers.
 
 pub mod meta;
+mod peer;
 pub mod storage;
+
+pub use peer::{Action, Outgoing, Peer, Receiving, Service, ServiceOptions, Usage};

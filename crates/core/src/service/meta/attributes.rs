@@ -218,7 +218,8 @@ impl MetaService {
             return Err(Fault::Failed(no_attribute(ino, name)));
         }
         let inode = txn.change(ino);
-        inode.xattrs -= 1;
+        // Read before the attribute was: if it was added in between, this conflicts.
+        inode.xattrs = inode.xattrs.saturating_sub(1);
         inode.ctime = now.wall;
         txn.delete(xattr_key(ino, name));
         txn.commit().await?;

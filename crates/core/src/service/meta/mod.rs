@@ -136,6 +136,9 @@ impl MetaService {
     }
 
     /// Answers one request. `who` is to be believed: the caller has seen to that.
+    ///
+    /// The future is to be run to its end, whatever becomes of the connection: if it is dropped
+    /// while it commits, what it left to be collected is found only when the service starts anew.
     pub async fn handle(
         &self,
         now: Now,
@@ -365,8 +368,12 @@ impl MetaService {
         txn: &mut Txn<'_>,
         ino: Ino,
         at: WallTime,
-    ) -> Result<Fate<'a>> {
+    ) -> Step<Fate<'a>> {
         let inode = txn.change(ino);
+        if inode.nlink == 0 {
+            // It lost its last name between our reading the name and the inode.
+            return Err(Fault::Conflict);
+        }
         inode.nlink -= 1;
         inode.ctime = at;
         if inode.nlink > 0 {
@@ -578,5 +585,7 @@ fn new_inode(kind: FileKind, mode: u32, uid: u32, gid: u32, at: WallTime) -> Ino
     Inode { head, tail: Vec::new() }
 }
 
+#[cfg(test)]
+mod model;
 #[cfg(test)]
 mod tests;

@@ -452,13 +452,18 @@ async fn load_named(txn: &mut Txn<'_>, ino: Ino) -> Step<()> {
 
 /// Whether a directory is `root` or below it. All directories on the way become conditions, so that
 /// two moves at once cannot make a ring of them.
-async fn inside(txn: &mut Txn<'_>, directory: Ino, root: Ino) -> Result<bool> {
-    let mut at = directory;
+async fn inside(txn: &mut Txn<'_>, directory: Ino, root: Ino) -> Step<bool> {
+    let (mut at, mut steps) = (directory, 0);
     while at != Ino::ROOT {
         if at == root {
             return Ok(true);
         }
         at = txn.load(at).await?.parent;
+        steps += 1;
+        if steps > txn.loaded() {
+            // Parents read at different times made a ring that never was.
+            return Err(Fault::Conflict);
+        }
     }
     Ok(root == Ino::ROOT)
 }

@@ -110,6 +110,11 @@ impl<'a> Txn<'a> {
         Ok(&self.inodes[self.inodes.len() - 1].inode)
     }
 
+    /// How many inodes were loaded.
+    pub(super) fn loaded(&self) -> usize {
+        self.inodes.len()
+    }
+
     /// An inode that was loaded.
     pub(super) fn inode(&self, ino: Ino) -> &Inode {
         let loaded = self.inodes.iter().find(|loaded| loaded.ino == ino);

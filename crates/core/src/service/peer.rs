@@ -1,0 +1,938 @@
+//! A server as its connections see it: the handshake, slots with kept answers (so that each request
+//! happens once), capabilities, and the way to targets and metadata. Nothing is served before the
+//! secret is proved.
+
+use super::meta::{MetaService, MetaStore};
+use super::storage::{Memory, ReadTicket, Target, WriteTicket};
+use crate::auth::{
+    Capability, CapabilityKey, ConnectionKey, Rights, Role, Secret, Transcript, mac_equal,
+};
+use crate::config::{
+    CAPABILITIES_PER_CONNECTION_MAX, KEPT_REPLY_BYTES_MAX, SESSIONS_MAX, SLOTS_PER_STREAM_MAX,
+    Timing,
+};
+use crate::error::{Code, Error, Result};
+use crate::layout::Member;
+use crate::types::{ClientId, Credentials, Incarnation, Ino, Now, ServerIndex};
+use crate::wire::control::{
+    Challenge, ControlReply, ControlRequest, Description, Formation, HELLO_MAGIC, Hello, PoolMap,
+    Proof, ServerStatus, Welcome,
+};
+use crate::wire::data::{Io, TargetCall, TargetReply, TargetRequest};
+use crate::wire::meta::MetaCall;
+use crate::wire::{self, Header, Kind};
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// An answer to send: header and body, and the payload's memory, pinned until it is sent.
+pub struct Outgoing {
+    /// Header and body.
+    pub head: Vec<u8>,
+    /// What a read found.
+    pub payload: Option<ReadTicket>,
+}
+
+impl Outgoing {
+    fn plain(head: Vec<u8>) -> Outgoing {
+        Outgoing { head, payload: None }
+    }
+}
+
+/// A write whose payload is on its way. Dropping it leaves everything as it was.
+pub struct Receiving {
+    /// Where the payload goes.
+    pub ticket: WriteTicket,
+    header: Header,
+}
+
+/// What a frame asks of the driver.
+pub enum Action {
+    /// Nothing.
+    Nothing,
+    /// To send this.
+    Send(Outgoing),
+    /// To receive the payload into the ticket's buffers, then call [`Service::received`].
+    Receive(Receiving),
+    /// To receive the payload and throw it away, then send this.
+    Discard(Outgoing),
+    /// To run this to its end, then send what it gives.
+    Later(Pin<Box<dyn Future<Output = Outgoing> + Send>>),
+    /// To send this, if anything, and close the connection.
+    Close(Option<Outgoing>),
+}
+
+/// What only the operating system knows of a server.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    /// Processor time in its own code: microseconds.
+    pub cpu_user_us: u64,
+    /// Processor time in the kernel: microseconds.
+    pub cpu_system_us: u64,
+    /// Largest resident memory so far: bytes.
+    pub resident_max: u64,
+}
+
+/// What a server is made of.
+pub struct ServiceOptions {
+    /// This life of the server, drawn at random.
+    pub incarnation: Incarnation,
+    /// The pool's secret.
+    pub secret: Secret,
+    /// Times of the protocol.
+    pub timing: Timing,
+    /// Memory of each target, and the target's incarnation.
+    pub memory: Vec<(Incarnation, Box<dyn Memory>)>,
+    /// Where metadata goes, should this server be chosen to hold it.
+    pub store: Box<dyn MetaStore>,
+    /// For people: version, process id, host.
+    pub description: (String, u32, String),
+    /// Asks the operating system about this server.
+    pub usage: Box<dyn Fn() -> Usage + Send + Sync>,
+    /// When it started.
+    pub started: Now,
+}
+
+struct Formed {
+    map: PoolMap,
+    index: u16,
+    key: CapabilityKey,
+    targets: Vec<Arc<Target>>,
+    meta: Option<Arc<MetaService>>,
+}
+
+#[derive(Default)]
+struct Counters {
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+    reads: AtomicU64,
+    writes: AtomicU64,
+    target_requests: AtomicU64,
+    metadata_requests: AtomicU64,
+    failures: AtomicU64,
+    repeats: AtomicU64,
+    busy: AtomicU64,
+    connections: AtomicU64,
+    connections_accepted: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+/// One server: shared by all its connections.
+pub struct Service {
+    incarnation: Incarnation,
+    secret: Secret,
+    timing: Timing,
+    description: (String, u32, String),
+    usage: Box<dyn Fn() -> Usage + Send + Sync>,
+    started: Now,
+    unformed: Mutex<Option<Unformed>>,
+    target_memory: Vec<(Incarnation, u64)>,
+    formed: OnceLock<Formed>,
+    sessions: Mutex<BTreeMap<(ClientId, u16), Arc<Mutex<Session>>>>,
+    counters: Counters,
+    shutdown: std::sync::atomic::AtomicBool,
+}
+
+struct Unformed {
+    memory: Vec<(Incarnation, Box<dyn Memory>)>,
+    store: Box<dyn MetaStore>,
+}
+
+/// What a server keeps of one stream of one client.
+struct Session {
+    /// The connection that speaks for it now; earlier ones are fenced off.
+    connection: u64,
+    connected: bool,
+    heard_ms: u64,
+    slots: Vec<Slot>,
+}
+
+#[derive(Clone, Default)]
+struct Slot {
+    sequence: u32,
+    state: SlotState,
+}
+
+#[derive(Clone, Default, PartialEq)]
+enum SlotState {
+    /// Nothing under way; what had that number can be carried out again, or never came.
+    #[default]
+    Open,
+    /// Its payload is being received: rolled back if the connection breaks.
+    Receiving,
+    /// Being carried out.
+    Executing,
+    /// Carried out; the answer's frame.
+    Kept(Vec<u8>),
+}
+
+/// One connection's state.
+pub struct Peer {
+    number: u64,
+    state: PeerState,
+    /// Capabilities shown, by inode, with a tick for the one longest unused.
+    capabilities: HashMap<Ino, (Capability, u64)>,
+    tick: u64,
+}
+
+enum PeerState {
+    /// Waits for Hello; holds the server's nonce.
+    New([u8; 32]),
+    /// Waits for the proof.
+    Challenged(Box<Transcript>),
+    /// Proved.
+    Known(Box<Known>),
+    Closed,
+}
+
+struct Known {
+    client: ClientId,
+    stream: u16,
+    role: Role,
+    key: ConnectionKey,
+    session: Arc<Mutex<Session>>,
+}
+
+/// A poisoned lock means that a bug panicked in the middle of a change: nothing to go on with.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+enum Admission {
+    Run,
+    Answer(Outgoing),
+    Refuse(Error),
+}
+
+impl Service {
+    /// A server that belongs to no pool yet.
+    pub fn new(options: ServiceOptions) -> Arc<Service> {
+        let target_memory = options
+            .memory
+            .iter()
+            .map(|(incarnation, memory)| (*incarnation, memory.length() as u64))
+            .collect();
+        Arc::new(Service {
+            incarnation: options.incarnation,
+            secret: options.secret,
+            timing: options.timing,
+            description: options.description,
+            usage: options.usage,
+            started: options.started,
+            unformed: Mutex::new(Some(Unformed { memory: options.memory, store: options.store })),
+            target_memory,
+            formed: OnceLock::new(),
+            sessions: Mutex::default(),
+            counters: Counters::default(),
+            shutdown: false.into(),
+        })
+    }
+
+    /// A connection has come in; `nonce` is 32 random bytes.
+    pub fn accept(&self, nonce: [u8; 32]) -> Peer {
+        let number = self.counters.connections_accepted.fetch_add(1, Relaxed) + 1;
+        count(&self.counters.connections);
+        Peer { number, state: PeerState::New(nonce), capabilities: HashMap::new(), tick: 0 }
+    }
+
+    /// A connection has ended.
+    pub fn closed(&self, now: Now, peer: &mut Peer) {
+        if let PeerState::Known(known) = std::mem::replace(&mut peer.state, PeerState::Closed) {
+            let mut session = lock(&known.session);
+            if session.connection == peer.number {
+                session.connected = false;
+                session.heard_ms = now.mono_ms;
+                session.roll_back();
+            }
+        }
+        self.counters.connections.fetch_sub(1, Relaxed);
+    }
+
+    /// Whether a client has asked for this server's end.
+    pub fn shutdown_asked(&self) -> bool {
+        self.shutdown.load(Relaxed)
+    }
+
+    /// To be called about once a second: forgets clients that were silent for too long.
+    ///
+    /// # Errors
+    /// If the metadata store fails; what was not done is done by a later call.
+    pub async fn expire(&self, now: Now) -> Result<()> {
+        let lapsed = |session: &Session| {
+            !session.connected && now.mono_ms > session.heard_ms + self.timing.lease_ms
+        };
+        lock(&self.sessions).retain(|_, session| !lapsed(&lock(session)));
+        match self.formed.get().and_then(|formed| formed.meta.as_ref()) {
+            Some(meta) => meta.expire(now).await,
+            None => Ok(()),
+        }
+    }
+
+    /// A frame's header and body have arrived (its payload, if any, not yet).
+    pub fn frame(
+        self: &Arc<Self>,
+        now: Now,
+        peer: &mut Peer,
+        header: Header,
+        body: &[u8],
+    ) -> Action {
+        match self.try_frame(now, peer, header, body) {
+            Ok(action) => action,
+            // Errors here are about the connection; those of requests are answers.
+            Err(error) => {
+                let head =
+                    wire::frame(Header::plain(Kind::Refused, 0), &wire::encode_failure(&error));
+                Action::Close(Some(Outgoing::plain(head)))
+            }
+        }
+    }
+
+    fn try_frame(
+        self: &Arc<Self>,
+        now: Now,
+        peer: &mut Peer,
+        header: Header,
+        body: &[u8],
+    ) -> Result<Action> {
+        if header.payload_length > 0 && header.kind != Kind::Write {
+            return Err(wire::protocol(format!("{:?} with a payload", header.kind)));
+        }
+        match (&peer.state, header.kind) {
+            (PeerState::New(nonce), Kind::Hello) => {
+                let hello: Hello = wire::decode(body)?;
+                if hello.magic != HELLO_MAGIC {
+                    return Err(wire::protocol("hello without its magic"));
+                }
+                let challenge = Challenge { nonce: *nonce };
+                peer.state = PeerState::Challenged(Box::new(Transcript {
+                    client: hello.client,
+                    stream: hello.stream,
+                    role: hello.role,
+                    client_nonce: hello.nonce,
+                    server_nonce: challenge.nonce,
+                }));
+                let header = Header::plain(Kind::Challenge, 0);
+                Ok(send(wire::frame(header, &wire::encode(&challenge))))
+            }
+            (PeerState::Challenged(transcript), Kind::Proof) => {
+                let transcript = Transcript::clone(transcript);
+                self.prove(now, peer, &transcript, &wire::decode(body)?)
+            }
+            (PeerState::Known(known), _) => {
+                self.fence(peer.number, known, now)?;
+                self.known_frame(now, peer, header, body)
+            }
+            _ => Err(Error::because(
+                Code::Unauthenticated,
+                format!("{:?} before the secret was proved", header.kind),
+            )),
+        }
+    }
+
+    /// Refuses a connection that a newer one of the same stream has replaced.
+    fn fence(&self, number: u64, known: &Known, now: Now) -> Result<()> {
+        let mut session = lock(&known.session);
+        if session.connection != number {
+            return Err(wire::protocol("a newer connection has replaced this one"));
+        }
+        session.heard_ms = now.mono_ms;
+        Ok(())
+    }
+
+    fn prove(
+        &self,
+        now: Now,
+        peer: &mut Peer,
+        transcript: &Transcript,
+        proof: &Proof,
+    ) -> Result<Action> {
+        let secret = self.secret.for_role(transcript.role);
+        if !mac_equal(&secret.client_proof(transcript), &proof.mac) {
+            count(&self.counters.failures);
+            return Err(Error::because(
+                Code::Unauthenticated,
+                "the pool's secret was not proved: wrong secret file",
+            ));
+        }
+        let (session, known_before) = {
+            let mut sessions = lock(&self.sessions);
+            let key = (transcript.client, transcript.stream);
+            if sessions.len() >= SESSIONS_MAX && !sessions.contains_key(&key) {
+                count(&self.counters.busy);
+                let cause = format!("{SESSIONS_MAX} client sessions already");
+                return Err(Error::because(Code::Busy, cause));
+            }
+            let known_before = sessions.contains_key(&key);
+            let session = sessions.entry(key).or_insert_with(|| {
+                Arc::new(Mutex::new(Session {
+                    connection: 0,
+                    connected: false,
+                    heard_ms: 0,
+                    slots: Vec::new(),
+                }))
+            });
+            (session.clone(), known_before)
+        };
+        let sequences = {
+            let mut session = lock(&session);
+            session.roll_back();
+            session.connection = peer.number;
+            session.connected = true;
+            session.heard_ms = now.mono_ms;
+            session.slots.iter().map(|slot| slot.sequence).collect()
+        };
+        if let Some(meta) = self.formed.get().and_then(|formed| formed.meta.as_ref()) {
+            meta.client_heard(transcript.client, now);
+        }
+        let welcome = Welcome {
+            mac: secret.server_proof(transcript),
+            server: self.incarnation,
+            resumed: known_before,
+            sequences,
+            lease_ms: self.timing.lease_ms,
+        };
+        peer.state = PeerState::Known(Box::new(Known {
+            client: transcript.client,
+            stream: transcript.stream,
+            role: transcript.role,
+            key: secret.connection_key(transcript),
+            session,
+        }));
+        Ok(send(wire::frame(Header::plain(Kind::Welcome, 0), &wire::encode(&welcome))))
+    }
+
+    fn known_frame(
+        self: &Arc<Self>,
+        now: Now,
+        peer: &mut Peer,
+        header: Header,
+        body: &[u8],
+    ) -> Result<Action> {
+        match header.kind {
+            Kind::Ping => {
+                if let (Some(meta), PeerState::Known(known)) =
+                    (self.formed.get().and_then(|formed| formed.meta.as_ref()), &peer.state)
+                {
+                    meta.client_heard(known.client, now);
+                }
+                Ok(send(Header::plain(Kind::Pong, 0).encode().to_vec()))
+            }
+            Kind::Present => {
+                // A bad one is not answered: the request that needs it will be.
+                if let Ok(capability) = wire::decode::<Capability>(body)
+                    && let Some(formed) = self.formed.get()
+                    && formed.key.check(&capability, now.wall).is_ok()
+                {
+                    peer.keep(capability);
+                }
+                Ok(Action::Nothing)
+            }
+            Kind::Read => self.read(now, peer, header, body),
+            Kind::Write => self.write(now, peer, header, body),
+            Kind::Target => {
+                let call: TargetCall = wire::decode(body)?;
+                let once = !matches!(
+                    call.request,
+                    TargetRequest::Witness { .. } | TargetRequest::Seek { .. }
+                );
+                self.run(peer, header, once, |service, peer| {
+                    count(&service.counters.target_requests);
+                    Ok(wire::encode(&service.target_call(now, peer, &call)?))
+                })
+            }
+            Kind::Meta => {
+                let call: MetaCall = wire::decode(body)?;
+                let PeerState::Known(known) = &peer.state else {
+                    return Err(Error::new(Code::Internal));
+                };
+                let (client, role) = (known.client, known.role);
+                count(&self.counters.metadata_requests);
+                let once = !call.request.repeatable();
+                self.later(peer, header, once, move |service| async move {
+                    service.meta_call(now, client, role, call).await
+                })
+            }
+            Kind::Control => {
+                let request: ControlRequest = wire::decode(body)?;
+                let once = matches!(request, ControlRequest::Form(_));
+                let PeerState::Known(known) = &peer.state else {
+                    return Err(Error::new(Code::Internal));
+                };
+                let key = known.key.clone();
+                self.later(peer, header, once, move |service| async move {
+                    Ok(wire::encode(&service.control(now, &key, request).await?))
+                })
+            }
+            kind => Err(wire::protocol(format!("unexpected {kind:?}"))),
+        }
+    }
+
+    /// Admits a request to its slot: new ones run, repeated ones get their first answer.
+    fn admit(&self, peer: &Peer, header: Header, receiving: bool) -> Result<Admission> {
+        let PeerState::Known(known) = &peer.state else {
+            return Err(Error::new(Code::Internal));
+        };
+        let index = usize::from(header.slot);
+        if index >= SLOTS_PER_STREAM_MAX {
+            return Err(wire::protocol(format!("slot {index} of {SLOTS_PER_STREAM_MAX}")));
+        }
+        let mut session = lock(&known.session);
+        if session.slots.len() <= index {
+            session.slots.resize_with(index + 1, Slot::default);
+        }
+        let slot = &mut session.slots[index];
+        // A slot that this server has never seen may start anywhere: the client's other streams and
+        // earlier lives of the session may have counted it up.
+        let fresh = slot.sequence == 0 && slot.state == SlotState::Open;
+        let next = header.sequence == slot.sequence.wrapping_add(1);
+        let again = header.sequence == slot.sequence;
+        match &slot.state {
+            SlotState::Kept(frame) if again => {
+                count(&self.counters.repeats);
+                return Ok(Admission::Answer(Outgoing::plain(frame.clone())));
+            }
+            // The first try is still under way on behalf of the connection before this one. Its
+            // answer will be kept; the client comes back for it.
+            SlotState::Executing if again => {
+                count(&self.counters.busy);
+                return Ok(Admission::Refuse(Error::because(
+                    Code::Busy,
+                    "the request's first try is still being carried out",
+                )));
+            }
+            SlotState::Open if again || next || fresh => {}
+            _ if next => {}
+            _ => {
+                return Err(wire::protocol(format!(
+                    "slot {index}: sequence {} after {}",
+                    header.sequence, slot.sequence
+                )));
+            }
+        }
+        slot.sequence = header.sequence;
+        slot.state = if receiving { SlotState::Receiving } else { SlotState::Executing };
+        Ok(Admission::Run)
+    }
+
+    /// Marks a request as carried out; keeps its answer if it must happen once.
+    fn settle(
+        session: &Mutex<Session>,
+        header: Header,
+        once: bool,
+        result: Result<Vec<u8>>,
+        payload_length: usize,
+    ) -> Vec<u8> {
+        let answer = Header {
+            kind: if result.is_ok() { Kind::Reply } else { Kind::Failure },
+            payload_length: payload_length as u32,
+            ..header
+        };
+        let body = result.unwrap_or_else(|error| wire::encode_failure(&error));
+        let frame = wire::frame(answer, &body);
+        let mut session = lock(session);
+        if let Some(slot) = session.slots.get_mut(usize::from(header.slot))
+            && slot.sequence == header.sequence
+        {
+            slot.state = if once && frame.len() <= KEPT_REPLY_BYTES_MAX {
+                SlotState::Kept(frame.clone())
+            } else {
+                SlotState::Open
+            };
+        }
+        frame
+    }
+
+    /// Runs a request that needs no waiting and has no payload.
+    fn run(
+        self: &Arc<Self>,
+        peer: &mut Peer,
+        header: Header,
+        once: bool,
+        work: impl FnOnce(&Arc<Self>, &mut Peer) -> Result<Vec<u8>>,
+    ) -> Result<Action> {
+        match self.admit(peer, header, false)? {
+            Admission::Run => {}
+            Admission::Answer(outgoing) => return Ok(Action::Send(outgoing)),
+            Admission::Refuse(error) => return Err(error),
+        }
+        let result = work(self, peer);
+        self.count_failure(&result);
+        let PeerState::Known(known) = &peer.state else {
+            return Err(Error::new(Code::Internal));
+        };
+        Ok(send(Self::settle(&known.session, header, once, result, 0)))
+    }
+
+    fn count_failure<T>(&self, result: &Result<T>) {
+        if let Err(error) = result {
+            count(&self.counters.failures);
+            if error.code == Code::Busy {
+                count(&self.counters.busy);
+            }
+        }
+    }
+
+    fn read(
+        self: &Arc<Self>,
+        now: Now,
+        peer: &mut Peer,
+        header: Header,
+        body: &[u8],
+    ) -> Result<Action> {
+        let io = Io::decode(body)?;
+        match self.admit(peer, header, false)? {
+            Admission::Run => {}
+            Admission::Answer(outgoing) => return Ok(Action::Send(outgoing)),
+            Admission::Refuse(error) => return Err(error),
+        }
+        let ticket = self.target(io.member).and_then(|target| {
+            peer.check(now, io.ino, Rights::READ, io.generation)?;
+            target.read(&io)
+        });
+        self.count_failure(&ticket);
+        let PeerState::Known(known) = &peer.state else {
+            return Err(Error::new(Code::Internal));
+        };
+        let (result, payload) = match ticket {
+            Ok(ticket) => {
+                count(&self.counters.reads);
+                self.counters.bytes_read.fetch_add(ticket.length() as u64, Relaxed);
+                (Ok(ticket.witness().encode().to_vec()), Some(ticket))
+            }
+            Err(error) => (Err(error), None),
+        };
+        let length = payload.as_ref().map_or(0, |ticket| ticket.length());
+        let head = Self::settle(&known.session, header, false, result, length);
+        Ok(Action::Send(Outgoing { head, payload: payload.filter(|_| length > 0) }))
+    }
+
+    fn write(
+        self: &Arc<Self>,
+        now: Now,
+        peer: &mut Peer,
+        header: Header,
+        body: &[u8],
+    ) -> Result<Action> {
+        let io = Io::decode(body)?;
+        if io.runs.length() != header.payload_length as usize {
+            return Err(wire::protocol("a write whose payload is not its length"));
+        }
+        match self.admit(peer, header, true)? {
+            Admission::Run => {}
+            Admission::Answer(outgoing) => return Ok(Action::Discard(outgoing)),
+            Admission::Refuse(error) => return Err(error),
+        }
+        let ticket = self.target(io.member).and_then(|target| {
+            peer.check(now, io.ino, Rights::WRITE, io.generation)?;
+            target.begin_write(now, &io)
+        });
+        self.count_failure(&ticket);
+        match ticket {
+            Ok(ticket) => Ok(Action::Receive(Receiving { ticket, header })),
+            Err(error) => {
+                let PeerState::Known(known) = &peer.state else {
+                    return Err(Error::new(Code::Internal));
+                };
+                let head = Self::settle(&known.session, header, true, Err(error), 0);
+                Ok(Action::Discard(Outgoing::plain(head)))
+            }
+        }
+    }
+
+    /// A write's payload is in the ticket's buffers: commits it, unless the connection was replaced
+    /// meanwhile (then the newer one repeats the write from its start).
+    pub fn received(&self, now: Now, peer: &Peer, receiving: Receiving) -> Action {
+        let PeerState::Known(known) = &peer.state else {
+            return Action::Close(None);
+        };
+        let Receiving { ticket, header } = receiving;
+        {
+            let mut session = lock(&known.session);
+            if session.connection != peer.number {
+                return Action::Close(None);
+            }
+            session.heard_ms = now.mono_ms;
+            if let Some(slot) = session.slots.get_mut(usize::from(header.slot)) {
+                slot.state = SlotState::Executing;
+            }
+        }
+        count(&self.counters.writes);
+        self.counters.bytes_written.fetch_add(u64::from(header.payload_length), Relaxed);
+        let result = ticket.commit(now).map(|witness| witness.encode().to_vec());
+        self.count_failure(&result);
+        send(Self::settle(&known.session, header, true, result, 0))
+    }
+
+    /// Runs a request that may have to wait.
+    fn later<F>(
+        self: &Arc<Self>,
+        peer: &Peer,
+        header: Header,
+        once: bool,
+        work: impl FnOnce(Arc<Self>) -> F,
+    ) -> Result<Action>
+    where
+        F: Future<Output = Result<Vec<u8>>> + Send + 'static,
+    {
+        match self.admit(peer, header, false)? {
+            Admission::Run => {}
+            Admission::Answer(outgoing) => return Ok(Action::Send(outgoing)),
+            Admission::Refuse(error) => return Err(error),
+        }
+        let PeerState::Known(known) = &peer.state else {
+            return Err(Error::new(Code::Internal));
+        };
+        let service = self.clone();
+        let session = known.session.clone();
+        let work = work(self.clone());
+        Ok(Action::Later(Box::pin(async move {
+            let result = work.await;
+            service.count_failure(&result);
+            Outgoing::plain(Self::settle(&session, header, once, result, 0))
+        })))
+    }
+
+    async fn meta_call(
+        &self,
+        now: Now,
+        client: ClientId,
+        role: Role,
+        call: MetaCall,
+    ) -> Result<Vec<u8>> {
+        let formed = self.formed()?;
+        let Some(meta) = &formed.meta else {
+            return Err(Error::because(Code::Stale, "this server holds no metadata"));
+        };
+        let owner;
+        let who = match role {
+            Role::Mount => &call.who,
+            Role::Owner => {
+                owner = Credentials {
+                    uid: formed.map.owner_uid,
+                    gid: formed.map.owner_gid,
+                    groups: Vec::new(),
+                };
+                &owner
+            }
+        };
+        Ok(wire::encode(&meta.handle(now, client, who, call.request).await?))
+    }
+
+    fn target_call(&self, now: Now, peer: &mut Peer, call: &TargetCall) -> Result<TargetReply> {
+        let target = self.target(call.member)?;
+        let (ino, rights) = match &call.request {
+            TargetRequest::Remove { orders } => {
+                let key = &self.formed()?.key;
+                orders.iter().try_for_each(|order| key.check_order(order, now.wall))?;
+                let count = orders.iter().map(|order| target.remove(&order.inos)).sum();
+                return Ok(TargetReply::Removed { count });
+            }
+            TargetRequest::Witness { ino }
+            | TargetRequest::Stamp { ino, .. }
+            | TargetRequest::Flush { ino } => (*ino, Rights::STAT),
+            TargetRequest::Seek { ino, .. } => (*ino, Rights::READ),
+            TargetRequest::Truncate { ino, .. } | TargetRequest::Punch { ino, .. } => {
+                (*ino, Rights::WRITE)
+            }
+        };
+        peer.check_rights(now, ino, rights)?;
+        target.call(now, &call.request)
+    }
+
+    fn formed(&self) -> Result<&Formed> {
+        self.formed.get().ok_or_else(|| Error::new(Code::NotFormed))
+    }
+
+    fn target(&self, member: Member) -> Result<&Arc<Target>> {
+        let formed = self.formed()?;
+        formed.targets.iter().find(|target| target.member().target == member.target).ok_or_else(
+            || {
+                let cause = format!("target {} is not on this server", member.target.0);
+                Error::because(Code::Stale, cause)
+            },
+        )
+    }
+
+    async fn control(
+        &self,
+        now: Now,
+        key: &ConnectionKey,
+        request: ControlRequest,
+    ) -> Result<ControlReply> {
+        match request {
+            ControlRequest::Describe => Ok(ControlReply::Description(Description {
+                version: self.description.0.clone(),
+                pid: self.description.1,
+                host: self.description.2.clone(),
+                targets: self.target_memory.clone(),
+                formed: self.formed.get().is_some(),
+            })),
+            ControlRequest::Form(formation) => self.form(now, key, *formation).await,
+            ControlRequest::Map => Ok(ControlReply::Map(Box::new(self.formed()?.map.clone()))),
+            ControlRequest::Status => Ok(ControlReply::Status(Box::new(self.status(now)))),
+            ControlRequest::Shutdown => {
+                self.shutdown.store(true, Relaxed);
+                Ok(ControlReply::Done)
+            }
+        }
+    }
+
+    async fn form(
+        &self,
+        now: Now,
+        key: &ConnectionKey,
+        formation: Formation,
+    ) -> Result<ControlReply> {
+        let key = CapabilityKey::from_bytes(key.open(&formation.capability_key)?);
+        let index = usize::from(formation.index.0);
+        let map = formation.map;
+        let entry = map
+            .servers
+            .get(index)
+            .ok_or_else(|| Error::because(Code::Invalid, "a pool map without this server"))?;
+        let own: Vec<_> = entry.targets.iter().map(|t| (t.incarnation, t.memory)).collect();
+        let known = |server: &ServerIndex| usize::from(server.0) < map.servers.len();
+        if own != self.target_memory || map.metadata.is_empty() || !map.metadata.iter().all(known) {
+            return Err(Error::because(Code::Invalid, "a pool map that does not fit this server"));
+        }
+        let Some(parts) = lock(&self.unformed).take() else {
+            let name = self.formed.get().map_or("another", |formed| &formed.map.name);
+            let cause = format!("server belongs to pool {name} already");
+            return Err(Error::because(Code::Exists, cause));
+        };
+        let targets = parts
+            .memory
+            .into_iter()
+            .zip(&entry.targets)
+            .map(|((incarnation, memory), target)| {
+                let member = Member { target: target.id, incarnation };
+                Target::new(member, map.epoch, memory)
+            })
+            .collect();
+        let meta = if map.metadata.contains(&formation.index) {
+            let timing = self.timing.clone();
+            let meta = MetaService::open(parts.store, key.clone(), &map, timing, now).await?;
+            Some(Arc::new(meta))
+        } else {
+            None
+        };
+        let formed = Formed { index: formation.index.0, map, key, targets, meta };
+        // Taking `unformed` made this the only one ever to be here.
+        let _ = self.formed.set(formed);
+        Ok(ControlReply::Done)
+    }
+
+    /// Counters and fill.
+    pub fn status(&self, now: Now) -> ServerStatus {
+        let usage = (self.usage)();
+        let get = |counter: &AtomicU64| counter.load(Relaxed);
+        let mut status = ServerStatus {
+            pid: self.description.1,
+            uptime_ms: now.mono_ms.saturating_sub(self.started.mono_ms),
+            bytes_read: get(&self.counters.bytes_read),
+            bytes_written: get(&self.counters.bytes_written),
+            reads: get(&self.counters.reads),
+            writes: get(&self.counters.writes),
+            target_requests: get(&self.counters.target_requests),
+            metadata_requests: get(&self.counters.metadata_requests),
+            failures: get(&self.counters.failures),
+            repeats: get(&self.counters.repeats),
+            busy: get(&self.counters.busy),
+            connections: get(&self.counters.connections),
+            connections_accepted: get(&self.counters.connections_accepted),
+            sessions: lock(&self.sessions).len() as u64,
+            memory: self.target_memory.iter().map(|&(_, memory)| memory).sum(),
+            cpu_user_us: usage.cpu_user_us,
+            cpu_system_us: usage.cpu_system_us,
+            resident_max: usage.resident_max,
+            ..ServerStatus::default()
+        };
+        if let Some(formed) = self.formed.get() {
+            status.index = formed.index;
+            status.address = formed.map.servers[usize::from(formed.index)].address.clone();
+            status.memory_used = formed.targets.iter().map(|target| target.used()).sum();
+            status.objects = formed.targets.iter().map(|target| target.objects()).sum();
+            if let Some(meta) = &formed.meta {
+                let (usage, inodes) = meta.fill();
+                status.metadata_memory = usage.limit;
+                status.metadata_used = usage.used;
+                status.inodes = inodes;
+            }
+        }
+        status
+    }
+}
+
+impl Session {
+    /// What was being received did not happen: its number counts as not yet used up.
+    fn roll_back(&mut self) {
+        for slot in &mut self.slots {
+            if slot.state == SlotState::Receiving {
+                slot.state = SlotState::Open;
+            }
+        }
+    }
+}
+
+impl Peer {
+    fn keep(&mut self, capability: Capability) {
+        self.tick += 1;
+        if self.capabilities.len() >= CAPABILITIES_PER_CONNECTION_MAX
+            && !self.capabilities.contains_key(&capability.ino)
+            && let Some(oldest) =
+                self.capabilities.iter().min_by_key(|(_, (_, tick))| *tick).map(|(&ino, _)| ino)
+        {
+            self.capabilities.remove(&oldest);
+        }
+        self.capabilities.insert(capability.ino, (capability, self.tick));
+    }
+
+    fn check(&mut self, now: Now, ino: Ino, rights: Rights, generation: u32) -> Result<()> {
+        let capability = self.check_rights(now, ino, rights)?;
+        if capability.generation != generation {
+            let cause = format!(
+                "layout generation {generation} with a capability for {}",
+                capability.generation
+            );
+            return Err(Error::because(Code::Stale, cause));
+        }
+        Ok(())
+    }
+
+    fn check_rights(&mut self, now: Now, ino: Ino, rights: Rights) -> Result<&Capability> {
+        self.tick += 1;
+        let refuse = |cause: &str| {
+            Err(Error::because(Code::NoCapability, format!("inode {}: {cause}", ino.0)))
+        };
+        match self.capabilities.get_mut(&ino) {
+            None => refuse("no capability was shown"),
+            Some((capability, _)) if !capability.rights.allow(rights) => {
+                refuse("the capability shown does not allow it")
+            }
+            Some((capability, _)) if capability.expires < now.wall => {
+                refuse("the capability shown has expired")
+            }
+            Some((capability, tick)) => {
+                *tick = self.tick;
+                Ok(capability)
+            }
+        }
+    }
+
+    /// Who speaks here, once that is proved.
+    pub fn client(&self) -> Option<(ClientId, u16)> {
+        match &self.state {
+            PeerState::Known(known) => Some((known.client, known.stream)),
+            _ => None,
+        }
+    }
+}
+
+fn send(head: Vec<u8>) -> Action {
+    Action::Send(Outgoing::plain(head))
+}

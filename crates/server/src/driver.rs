@@ -1,0 +1,429 @@
+//! The event loops: one thread for each core, each with its own connections.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tracing::{debug, warn};
+use weir_core::config::CONNECTIONS_MAX;
+use weir_core::error::{Code, Error, Result};
+use weir_core::service::storage::ReadTicket;
+use weir_core::service::{Action, Outgoing, Peer, Receiving, Service};
+use weir_core::slice::Slice;
+use weir_core::types::{Now, WallTime};
+use weir_core::wire::Header;
+use weir_net::tcp::TcpLink;
+use weir_net::{Event, Link, Payload, Placement, Poller, Received, Sink};
+
+/// How often time-outs are looked at.
+const TICK: Duration = Duration::from_millis(500);
+/// A connection whose client does not prove the secret within this time is closed.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// Answers that wait for a slow reader, beyond which no more of its requests are taken: bytes.
+const UNSENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The listener's token; connections count from 0.
+const LISTENER: u64 = u64::MAX - 1;
+
+type Task = Pin<Box<dyn Future<Output = Outgoing> + Send>>;
+type Chore = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
+/// The clocks of a server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Clock {
+    started: Instant,
+}
+
+impl Clock {
+    pub(crate) fn start() -> Clock {
+        Clock { started: Instant::now() }
+    }
+
+    pub(crate) fn now(&self) -> Now {
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Now {
+            mono_ms: self.started.elapsed().as_millis() as u64,
+            wall: WallTime(wall.as_nanos() as i64),
+        }
+    }
+}
+
+/// A read's payload: pins the memory until it is sent.
+struct Pinned(ReadTicket);
+
+impl Payload for Pinned {
+    fn slices(&self, into: &mut Vec<Slice>) {
+        into.extend(self.0.slices().iter().map(|bytes| Slice::to_read(bytes)));
+    }
+}
+
+/// What the threads of a server share.
+pub(crate) struct Shared {
+    pub(crate) service: Arc<Service>,
+    pub(crate) clock: Clock,
+    pub(crate) stop: AtomicBool,
+    pub(crate) doors: Vec<Door>,
+}
+
+/// Through which other threads reach one event loop.
+pub(crate) struct Door {
+    pub(crate) poller: Arc<Poller>,
+    /// Connections accepted for it.
+    arrivals: Mutex<Vec<TcpStream>>,
+    /// A task of its has something to do.
+    wake: Arc<TaskWaker>,
+}
+
+impl Door {
+    pub(crate) fn new() -> std::io::Result<Door> {
+        let poller = Arc::new(Poller::new()?);
+        let wake = Arc::new(TaskWaker { poller: poller.clone(), woken: AtomicBool::new(false) });
+        Ok(Door { poller, arrivals: Mutex::default(), wake })
+    }
+}
+
+struct TaskWaker {
+    poller: Arc<Poller>,
+    woken: AtomicBool,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.woken.store(true, Ordering::Release);
+        self.poller.wake();
+    }
+}
+
+struct Connection {
+    link: TcpLink<Pinned>,
+    peer: Peer,
+    name: String,
+    accepted: Instant,
+    /// A write whose payload is on its way.
+    receiving: Option<Receiving>,
+    /// What to send once a payload is thrown away.
+    after_discard: Option<Outgoing>,
+    /// Close once everything is sent.
+    closing: bool,
+    /// What the poller was told.
+    interest: (bool, bool),
+}
+
+/// One event loop.
+pub(crate) struct Loop {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) index: usize,
+    /// The first loop has it.
+    pub(crate) listener: Option<TcpListener>,
+    connections: HashMap<u64, Connection>,
+    tasks: Vec<(u64, Task)>,
+    /// What the service does by itself, if it is at it.
+    chore: Option<Chore>,
+    next_token: u64,
+    next_loop: usize,
+}
+
+impl Loop {
+    pub(crate) fn new(shared: Arc<Shared>, index: usize, listener: Option<TcpListener>) -> Loop {
+        Loop {
+            shared,
+            index,
+            listener,
+            connections: HashMap::new(),
+            tasks: Vec::new(),
+            chore: None,
+            next_token: 0,
+            next_loop: 0,
+        }
+    }
+
+    fn door(&self) -> &Door {
+        &self.shared.doors[self.index]
+    }
+
+    /// Serves until the server is stopped.
+    pub(crate) fn run(mut self) -> std::io::Result<()> {
+        let poller = self.door().poller.clone();
+        if let Some(listener) = &self.listener {
+            poller.add(listener.as_raw_fd(), LISTENER, true, false)?;
+        }
+        let mut events: Vec<Event> = Vec::new();
+        let mut next_tick = Instant::now() + TICK;
+        while !self.shared.stop.load(Ordering::Acquire) {
+            let timeout = next_tick.saturating_duration_since(Instant::now());
+            poller.wait(&mut events, Some(timeout))?;
+            let now = self.shared.clock.now();
+            for event in &events {
+                match event.token {
+                    LISTENER => self.accept(),
+                    token => self.ready(token, *event, now),
+                }
+            }
+            self.adopt();
+            if self.door().wake.woken.swap(false, Ordering::AcqRel) {
+                self.run_tasks();
+            }
+            if Instant::now() >= next_tick {
+                next_tick = Instant::now() + TICK;
+                self.tick(now);
+            }
+        }
+        let now = self.shared.clock.now();
+        for (_, mut connection) in self.connections.drain() {
+            self.shared.service.closed(now, &mut connection.peer);
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self, now: Now) {
+        if self.index == 0 {
+            let service = self.shared.service.clone();
+            self.chore.get_or_insert_with(|| Box::pin(async move { service.expire(now).await }));
+            self.run_tasks();
+            if self.shared.service.shutdown_asked() {
+                self.shared.stop.store(true, Ordering::Release);
+                self.shared.doors.iter().for_each(|door| door.poller.wake());
+            }
+        }
+        let strangers: Vec<u64> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| {
+                connection.peer.client().is_none() && connection.accepted.elapsed() > HANDSHAKE_MAX
+            })
+            .map(|(&token, _)| token)
+            .collect();
+        for token in strangers {
+            self.close(token, now, "no handshake in time");
+        }
+    }
+
+    /// Takes all connections that wait at the listener, and deals them out to the loops.
+    fn accept(&mut self) {
+        let Some(listener) = &self.listener else {
+            return;
+        };
+        loop {
+            match listener.accept() {
+                Ok((stream, from)) => {
+                    debug!(%from, "connection");
+                    let door = &self.shared.doors[self.next_loop % self.shared.doors.len()];
+                    self.next_loop += 1;
+                    door.arrivals.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+                    door.poller.wake();
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    // Out of descriptors, as a rule: those who wait stay in the queue.
+                    warn!(%error, "accept");
+                    std::thread::sleep(Duration::from_millis(10));
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes in the connections that were dealt to this loop.
+    fn adopt(&mut self) {
+        let arrivals = std::mem::take(
+            &mut *self.door().arrivals.lock().unwrap_or_else(PoisonError::into_inner),
+        );
+        for stream in arrivals {
+            if self.connections.len() >= CONNECTIONS_MAX / self.shared.doors.len() {
+                warn!("{CONNECTIONS_MAX} connections: another is turned away");
+                continue;
+            }
+            if let Err(error) = self.adopt_one(stream) {
+                warn!(%error, "connection not taken");
+            }
+        }
+    }
+
+    fn adopt_one(&mut self, stream: TcpStream) -> std::io::Result<()> {
+        let link = TcpLink::new(stream)?;
+        let mut nonce = [0; 32];
+        getrandom::fill(&mut nonce).map_err(std::io::Error::other)?;
+        let token = self.next_token;
+        self.door().poller.add(link.descriptor(), token, true, false)?;
+        self.next_token += 1;
+        let name = link.peer().map_or_else(|error| error.to_string(), |peer| peer.to_string());
+        let connection = Connection {
+            link,
+            peer: self.shared.service.accept(nonce),
+            name,
+            accepted: Instant::now(),
+            receiving: None,
+            after_discard: None,
+            closing: false,
+            interest: (true, false),
+        };
+        self.connections.insert(token, connection);
+        Ok(())
+    }
+
+    /// Ends a connection. Requests that are being carried out go on: their answers are kept.
+    fn close(&mut self, token: u64, now: Now, why: &str) {
+        if let Some(mut connection) = self.connections.remove(&token) {
+            debug!(peer = connection.name, why, "connection ends");
+            self.shared.service.closed(now, &mut connection.peer);
+        }
+    }
+
+    /// A connection can receive or send.
+    fn ready(&mut self, token: u64, event: Event, now: Now) {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return;
+        };
+        let waker = Waker::from(self.shared.doors[self.index].wake.clone());
+        let mut later = Vec::new();
+        if event.readable && !connection.closing {
+            let Connection { link, peer, receiving, after_discard, closing, .. } = connection;
+            let mut reception = Reception {
+                service: &self.shared.service,
+                now,
+                peer,
+                receiving,
+                after_discard,
+                closing,
+                answers: Vec::new(),
+                later: &mut later,
+                context: Context::from_waker(&waker),
+            };
+            let result = link.receive(&mut reception);
+            for answer in reception.answers {
+                link.send(answer.head, answer.payload.map(Pinned));
+            }
+            match result {
+                Ok((Received::Closed, _)) => return self.close(token, now, "closed by the client"),
+                Ok(_) => {}
+                Err(_) if connection.closing => {}
+                Err(error) => {
+                    warn!(peer = connection.name, %error, "connection closed");
+                    return self.close(token, now, "trouble");
+                }
+            }
+        }
+        self.tasks.extend(later.into_iter().map(|task| (token, task)));
+        self.settle(token, now);
+    }
+
+    /// Sends what is queued, and tells the poller what is waited for now.
+    fn settle(&mut self, token: u64, now: Now) {
+        let Some(connection) = self.connections.get_mut(&token) else {
+            return;
+        };
+        if connection.link.unsent() > 0
+            && let Err(error) = connection.link.flush()
+        {
+            debug!(peer = connection.name, %error, "send");
+            return self.close(token, now, "broken");
+        }
+        let unsent = connection.link.unsent();
+        if connection.closing && unsent == 0 {
+            return self.close(token, now, "refused");
+        }
+        let interest = (unsent < UNSENT_BYTES_MAX && !connection.closing, unsent > 0);
+        if interest != connection.interest {
+            connection.interest = interest;
+            let descriptor = connection.link.descriptor();
+            let poller = &self.shared.doors[self.index].poller;
+            if let Err(error) = poller.change(descriptor, token, interest.0, interest.1) {
+                warn!(%error, "epoll");
+                self.close(token, now, "trouble");
+            }
+        }
+    }
+
+    /// Goes on with requests that had to wait.
+    fn run_tasks(&mut self) {
+        let waker = Waker::from(self.door().wake.clone());
+        let mut context = Context::from_waker(&waker);
+        let now = self.shared.clock.now();
+        if let Some(chore) = &mut self.chore
+            && let Poll::Ready(result) = chore.as_mut().poll(&mut context)
+        {
+            self.chore = None;
+            if let Err(error) = result {
+                warn!(%error, "forgetting silent clients");
+            }
+        }
+        let mut index = 0;
+        while index < self.tasks.len() {
+            match self.tasks[index].1.as_mut().poll(&mut context) {
+                Poll::Pending => index += 1,
+                Poll::Ready(answer) => {
+                    let (token, _) = self.tasks.swap_remove(index);
+                    // The connection may be gone; then the answer is kept for the next one.
+                    if let Some(connection) = self.connections.get_mut(&token) {
+                        connection.link.send(answer.head, answer.payload.map(Pinned));
+                        self.settle(token, now);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Hands what a link receives to the service.
+struct Reception<'a> {
+    service: &'a Arc<Service>,
+    now: Now,
+    peer: &'a mut Peer,
+    receiving: &'a mut Option<Receiving>,
+    after_discard: &'a mut Option<Outgoing>,
+    closing: &'a mut bool,
+    answers: Vec<Outgoing>,
+    later: &'a mut Vec<Task>,
+    context: Context<'a>,
+}
+
+impl Reception<'_> {
+    fn act(&mut self, action: Action, payload_length: u32) -> Result<Placement> {
+        match action {
+            Action::Nothing => {}
+            Action::Send(answer) => self.answers.push(answer),
+            Action::Receive(receiving) if payload_length > 0 => {
+                let slices = receiving.ticket.buffers().to_vec();
+                *self.receiving = Some(receiving);
+                return Ok(Placement::Into(slices));
+            }
+            Action::Receive(receiving) => {
+                let action = self.service.received(self.now, self.peer, receiving);
+                return self.act(action, 0);
+            }
+            Action::Discard(answer) if payload_length > 0 => *self.after_discard = Some(answer),
+            Action::Discard(answer) => self.answers.push(answer),
+            Action::Later(mut task) => match task.as_mut().poll(&mut self.context) {
+                Poll::Ready(answer) => self.answers.push(answer),
+                Poll::Pending => self.later.push(task),
+            },
+            Action::Close(answer) => {
+                self.answers.extend(answer);
+                *self.closing = true;
+                return Err(Error::because(Code::Protocol, "connection refused"));
+            }
+        }
+        Ok(Placement::Discard)
+    }
+}
+
+impl Sink for Reception<'_> {
+    fn head(&mut self, header: Header, body: &[u8]) -> Result<Placement> {
+        let action = self.service.frame(self.now, self.peer, header, body);
+        self.act(action, header.payload_length)
+    }
+
+    fn payload(&mut self) -> Result<()> {
+        if let Some(receiving) = self.receiving.take() {
+            let action = self.service.received(self.now, self.peer, receiving);
+            self.act(action, 0)?;
+        } else if let Some(answer) = self.after_discard.take() {
+            self.answers.push(answer);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,1 @@
+//! Metadata stores that keep their data.

@@ -1,0 +1,251 @@
+//! Whole pools over loopback: real sockets, real threads, servers that stop and die.
+
+use std::time::{Duration, Instant};
+use weir_client::{ConnectOptions, FormOptions, Pool, PoolAddress, form};
+use weir_core::auth::{Role, Secret};
+use weir_core::config::Timing;
+use weir_core::error::Code;
+use weir_core::layout::Extent;
+use weir_core::types::{Credentials, Ino};
+use weir_core::wire::meta::{LayoutWish, OpenMode, Place};
+use weir_server::{Server, ServerOptions};
+
+fn timing() -> Timing {
+    Timing { heartbeat_ms: 200, silence_ms_max: 1000, ..Timing::default() }
+}
+
+fn secret() -> Secret {
+    Secret::from_bytes([7; 32])
+}
+
+fn me() -> Credentials {
+    Credentials { uid: 0, gid: 0, groups: vec![] }
+}
+
+struct TestPool {
+    servers: Vec<Server>,
+    address: PoolAddress,
+    options: ConnectOptions,
+}
+
+fn start(count: usize, memory: u64) -> TestPool {
+    let servers: Vec<Server> = (0..count)
+        .map(|_| {
+            Server::start(ServerOptions {
+                listen: "127.0.0.1:0".to_owned(),
+                memory: vec![memory],
+                metadata_memory: 16 << 20,
+                secret: secret(),
+                threads: 2,
+                timing: timing(),
+            })
+            .expect("server starts")
+        })
+        .collect();
+    let addresses: Vec<_> = servers.iter().map(|server| server.address().to_string()).collect();
+    let options = ConnectOptions { timing: timing(), ..ConnectOptions::default() };
+    let form_options = FormOptions {
+        name: "test".to_owned(),
+        owner_uid: 0,
+        owner_gid: 0,
+        stripe_size: 64 << 10,
+        stripe_count: 0,
+    };
+    form(&addresses, &secret(), &form_options, &options).expect("pool forms");
+    let address = PoolAddress { servers: addresses, secret: secret(), role: Role::Owner };
+    TestPool { servers, address, options }
+}
+
+impl TestPool {
+    fn connect(&self) -> Pool {
+        Pool::connect(&self.address, &self.options).expect("pool answers")
+    }
+}
+
+fn pattern(length: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed | 1;
+    (0..length)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+#[test]
+fn what_one_client_writes_another_reads() {
+    let test = start(4, 64 << 20);
+    let (writer, reader) = (test.connect(), test.connect());
+    for length in [0usize, 1, 4095, 65_537, 1 << 20, 5_000_001] {
+        let name = format!("file-{length}");
+        let bytes = pattern(length, 3);
+        writer
+            .run(async {
+                let place = Place::new(Ino::ROOT, name.as_str());
+                let open = OpenMode::READ_WRITE;
+                let wish = LayoutWish::default();
+                let (file, _, created) =
+                    writer.fs().create(&me(), place, 0o644, true, open, wish).await?;
+                assert!(created);
+                file.write_at(&bytes, 0).await?;
+                // The other client asks while the writer has it open: the size is true all the same.
+                file.close().await
+            })
+            .expect("written");
+        reader
+            .run(async {
+                let place = Place::new(Ino::ROOT, name.as_str());
+                let found = reader.fs().lookup(&me(), place, true).await?;
+                assert_eq!(found.size, length as u64);
+                let (file, _) = reader.fs().open(&me(), found.ino, OpenMode::READ).await?;
+                let mut back = vec![0xee; length + 100];
+                assert_eq!(file.read_at(&mut back, 0).await?, length);
+                assert!(back[..length] == bytes[..], "bytes of {length}");
+                assert!(back[length..].iter().all(|&byte| byte == 0));
+                assert_eq!(file.read_at(&mut back, length as u64 + 5).await?, 0);
+                file.close().await
+            })
+            .expect("read");
+    }
+}
+
+#[test]
+fn lists_are_one_request_to_each_target() {
+    let test = start(3, 64 << 20);
+    let pool = test.connect();
+    pool.run(async {
+        let place = Place::new(Ino::ROOT, "strided");
+        let open = OpenMode::READ_WRITE;
+        let (file, _, _) =
+            pool.fs().create(&me(), place, 0o644, true, open, LayoutWish::default()).await?;
+        let extents: Vec<Extent> =
+            (0..3000).map(|i| Extent { offset: 17 + i * 1000, length: 256 }).collect();
+        let bytes = pattern(3000 * 256, 5);
+        let before: u64 = pool.fs().status().await.into_iter().map(|s| s.unwrap().writes).sum();
+        file.write_list(&extents, &[std::io::IoSlice::new(&bytes)]).await?;
+        let after: u64 = pool.fs().status().await.into_iter().map(|s| s.unwrap().writes).sum();
+        assert_eq!(after - before, 3);
+        let mut back = vec![1; bytes.len()];
+        let mut memory = [std::io::IoSliceMut::new(&mut back)];
+        assert_eq!(file.read_list(&extents, &mut memory).await?, bytes.len());
+        assert!(back == bytes);
+        let mut whole = vec![1; 3_000_000];
+        let count = file.read_at(&mut whole, 0).await?;
+        assert_eq!(count as u64, extents.last().unwrap().end());
+        assert!(whole[..17].iter().all(|&byte| byte == 0));
+        assert!(whole[17..273] == bytes[..256] && whole[273..1017].iter().all(|&b| b == 0));
+        file.close().await
+    })
+    .expect("list");
+}
+
+#[test]
+fn several_threads_share_a_pool() {
+    let test = start(2, 64 << 20);
+    let pool = test.connect();
+    std::thread::scope(|scope| {
+        for thread in 0..8u64 {
+            let pool = pool.clone();
+            scope.spawn(move || {
+                for round in 0..20 {
+                    let bytes = pattern(100_000 + thread as usize * 777, thread * 100 + round);
+                    pool.run(async {
+                        let name = format!("t{thread}-{round}");
+                        let place = Place::new(Ino::ROOT, name.as_str());
+                        let open = OpenMode::READ_WRITE;
+                        let wish = LayoutWish::default();
+                        let (file, _, _) =
+                            pool.fs().create(&me(), place.clone(), 0o644, true, open, wish).await?;
+                        file.write_at(&bytes, 12_345).await?;
+                        let mut back = vec![0; bytes.len()];
+                        assert_eq!(file.read_at(&mut back, 12_345).await?, bytes.len());
+                        assert!(back == bytes);
+                        file.close().await?;
+                        pool.fs().unlink(&me(), place).await
+                    })
+                    .expect("round");
+                }
+            });
+        }
+    });
+    let usage = pool.run(pool.fs().usage()).expect("usage");
+    assert_eq!(usage.used, 0, "unlinked files hold no memory");
+}
+
+#[test]
+fn a_full_pool_says_so_and_keeps_what_it_has() {
+    let test = start(2, 16 << 20);
+    let pool = test.connect();
+    pool.run(async {
+        let place = Place::new(Ino::ROOT, "big");
+        let open = OpenMode::READ_WRITE;
+        let (file, _, _) = pool
+            .fs()
+            .create(&me(), place.clone(), 0o644, true, open, LayoutWish::default())
+            .await?;
+        let block = pattern(1 << 20, 9);
+        let mut stored = 0u64;
+        let error = loop {
+            match file.write_at(&block, stored << 20).await {
+                Ok(()) => stored += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.code, Code::NoSpace, "{error}");
+        assert!(stored >= 24, "{stored} MiB of 32");
+        let mut back = vec![0; 1 << 20];
+        for index in 0..stored {
+            assert_eq!(file.read_at(&mut back, index << 20).await?, 1 << 20);
+            assert!(back == block, "MiB {index}");
+        }
+        file.close().await?;
+        pool.fs().unlink(&me(), place).await?;
+        // The memory is there again at once, for the next write.
+        let place = Place::new(Ino::ROOT, "next");
+        let (file, _, _) =
+            pool.fs().create(&me(), place, 0o644, true, open, LayoutWish::default()).await?;
+        for index in 0..stored {
+            file.write_at(&block, index << 20).await?;
+        }
+        file.close().await
+    })
+    .expect("full");
+}
+
+#[test]
+fn a_dead_server_is_an_error_in_time() {
+    let mut test = start(2, 16 << 20);
+    let pool = test.connect();
+    let file = pool
+        .run(async {
+            let place = Place::new(Ino::ROOT, "doomed");
+            let open = OpenMode::READ_WRITE;
+            let (file, _, _) =
+                pool.fs().create(&me(), place, 0o644, true, open, LayoutWish::default()).await?;
+            file.write_at(&pattern(1 << 20, 1), 0).await?;
+            Ok::<_, weir_core::error::Error>(file)
+        })
+        .expect("created");
+    drop(test.servers.remove(1));
+    let begun = Instant::now();
+    let mut back = vec![0; 1 << 20];
+    let error = pool.run(file.read_at(&mut back, 0)).unwrap_err();
+    assert_eq!(error.code, Code::ServerLost, "{error}");
+    assert!(error.to_string().contains("server 1"), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+    // The part on the living server is still there, and later errors come quickly.
+    let begun = Instant::now();
+    assert_eq!(pool.run(file.read_at(&mut back[..65_536], 0)).unwrap(), 65_536);
+    assert!(pool.run(file.write_at(&[1; 100_000], 0)).is_err());
+    assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_wrong_secret_gets_nothing() {
+    let test = start(1, 16 << 20);
+    let address = PoolAddress { secret: Secret::from_bytes([8; 32]), ..test.address.clone() };
+    let Err(error) = Pool::connect(&address, &test.options) else {
+        panic!("connected with a wrong secret")
+    };
+    assert_eq!(error.code, Code::Unauthenticated, "{error}");
+}
