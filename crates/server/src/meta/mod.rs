@@ -1,1 +1,5 @@
 //! Metadata stores that keep their data.
+
+mod lmdb;
+
+pub use lmdb::{LmdbOptions, LmdbStore};
