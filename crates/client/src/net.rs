@@ -89,6 +89,8 @@ struct Shared {
     timers: Mutex<BTreeMap<(u64, u64), Waker>>,
     timer_count: AtomicU64,
     next_timer_ms: AtomicU64,
+    /// Nobody drove the network for longer than this: a server's silence meanwhile says nothing.
+    unattended_ms_max: u64,
 }
 
 /// Connections to the servers of a pool. Cheap to clone.
@@ -142,6 +144,7 @@ impl Net {
                 timers: Mutex::default(),
                 timer_count: AtomicU64::new(0),
                 next_timer_ms: AtomicU64::new(u64::MAX),
+                unattended_ms_max: timing.silence_ms_max / 2,
             }),
         })
     }
@@ -155,22 +158,50 @@ impl Net {
     /// Runs a future to its end on this thread, driving the network while it waits.
     pub fn run<T>(&self, future: impl Future<Output = T>) -> T {
         let mut future = pin!(future);
+        loop {
+            if let Some(value) = self.run_until(future.as_mut(), None) {
+                return value;
+            }
+        }
+    }
+
+    /// As [`Net::run`], but gives up at the deadline; the future can be run on later. With a
+    /// deadline that has passed, what arrived is dealt with and nothing is waited for.
+    pub fn run_until<F: Future>(
+        &self,
+        mut future: Pin<&mut F>,
+        deadline: Option<Instant>,
+    ) -> Option<F::Output> {
         let parker =
             Arc::new(Parker { thread: std::thread::current(), woken: AtomicBool::new(false) });
         let waker = Waker::from(parker.clone());
         let mut context = Context::from_waker(&waker);
         let mut events = Vec::new();
+        let mut over = false;
         loop {
             parker.woken.store(false, Ordering::Release);
             if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
-                return value;
+                return Some(value);
             }
-            self.shared.drive_until(&parker.woken, &mut events);
+            if over || !self.shared.drive_until(&parker.woken, deadline, &mut events) {
+                return None;
+            }
+            over = passed(deadline);
         }
     }
 }
 
-/// Wakes a thread that waits in [`Net::run`].
+fn passed(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| Instant::now() >= deadline)
+}
+
+/// How much of `at_most` there is before the deadline.
+fn left(deadline: Option<Instant>, at_most: Duration) -> Duration {
+    deadline
+        .map_or(at_most, |deadline| at_most.min(deadline.saturating_duration_since(Instant::now())))
+}
+
+/// Wakes a thread that waits in [`Net::run_until`].
 struct Parker {
     thread: Thread,
     woken: AtomicBool,
@@ -195,16 +226,27 @@ impl Shared {
         self.leader.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Leads, or waits to be woken, until `woken`.
-    fn drive_until(&self, woken: &AtomicBool, events: &mut Vec<Event>) {
+    /// Leads, or waits to be woken, until `woken` or the deadline. Says whether it was woken.
+    fn drive_until(
+        &self,
+        woken: &AtomicBool,
+        deadline: Option<Instant>,
+        events: &mut Vec<Event>,
+    ) -> bool {
         while !woken.load(Ordering::Acquire) {
             if self.try_lead() {
                 let leadership = Leadership(self);
                 while !woken.load(Ordering::Acquire) {
-                    self.step(events);
+                    self.step(deadline, events);
+                    if passed(deadline) {
+                        break;
+                    }
                 }
                 drop(leadership);
-                return;
+                return woken.load(Ordering::Acquire);
+            }
+            if passed(deadline) {
+                return false;
             }
             let me = std::thread::current();
             lock(&self.followers).push(me.clone());
@@ -215,17 +257,19 @@ impl Shared {
                 continue;
             }
             // Bounded, against a wake-up lost to a leader that ended in a panic.
-            std::thread::park_timeout(Duration::from_millis(TICK_MS));
+            std::thread::park_timeout(left(deadline, Duration::from_millis(TICK_MS)));
             lock(&self.followers).retain(|thread| thread.id() != me.id());
         }
+        true
     }
 
     /// Waits for something to happen on any connection, and deals with it.
-    fn step(&self, events: &mut Vec<Event>) {
+    fn step(&self, deadline: Option<Instant>, events: &mut Vec<Event>) {
         let now_ms = self.now_ms();
         let tick_ms = self.last_tick_ms.load(Ordering::Relaxed) + TICK_MS;
         let timer_ms = self.next_timer_ms.load(Ordering::Acquire);
         let timeout = Duration::from_millis(tick_ms.min(timer_ms).saturating_sub(now_ms));
+        let timeout = left(deadline, timeout);
         // An error here would be a closed epoll descriptor: nothing arrives any more, and the
         // deadlines below end every request.
         let _ = self.poller.wait(events, Some(timeout));
@@ -237,7 +281,6 @@ impl Shared {
             }
         }
         if now_ms >= tick_ms {
-            self.last_tick_ms.store(now_ms, Ordering::Relaxed);
             for stream in self.servers.iter().flatten() {
                 let mut ended = Vec::new();
                 let mut state = lock(&stream.state);
@@ -246,6 +289,7 @@ impl Shared {
                 drop(state);
                 end(ended);
             }
+            self.last_tick_ms.store(now_ms, Ordering::Relaxed);
         }
         if now_ms >= self.next_timer_ms.load(Ordering::Acquire) {
             self.ring(now_ms);
@@ -274,9 +318,9 @@ impl Shared {
         if state.connecting && event.writable {
             state.connecting = false;
             state.wants_room = false;
-            let made = link.connected().and_then(|()| {
-                self.poller.change(link.descriptor(), stream.token, true, false)
-            });
+            let made = link
+                .connected()
+                .and_then(|()| self.poller.change(link.descriptor(), stream.token, true, false));
             match made {
                 Ok(()) => {
                     let mut nonce = [0; 32];
@@ -288,8 +332,7 @@ impl Shared {
                 Err(error) => self.disconnect(state, now_ms, &error.to_string()),
             }
         } else if event.readable {
-            let mut receiver =
-                Receiver { session: &mut state.session, ended: &mut ended, now_ms };
+            let mut receiver = Receiver { session: &mut state.session, ended: &mut ended, now_ms };
             match link.receive(&mut receiver) {
                 Ok((Received::Closed, _)) => {
                     self.disconnect(state, now_ms, "server closed the connection");
@@ -321,6 +364,9 @@ impl Shared {
         now_ms: u64,
         ended: &mut Vec<Completion<Arc<Pending>>>,
     ) {
+        if now_ms > self.last_tick_ms.load(Ordering::Relaxed) + self.unattended_ms_max {
+            state.session.heard(now_ms);
+        }
         match state.session.handle_timeout(now_ms) {
             Expired::Nothing => {}
             Expired::Lost(completions) => {

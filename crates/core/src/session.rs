@@ -204,7 +204,11 @@ impl<T> Session<T> {
     }
 
     /// Takes a request in. Fails, giving it back, where too many wait already.
-    pub fn submit(&mut self, now_ms: u64, request: Request<T>) -> std::result::Result<(), (T, Error)> {
+    pub fn submit(
+        &mut self,
+        now_ms: u64,
+        request: Request<T>,
+    ) -> std::result::Result<(), (T, Error)> {
         if self.waiting.len() >= WAITING_PER_STREAM_MAX {
             let cause = format!("{WAITING_PER_STREAM_MAX} requests wait for it already");
             return Err((request.tag, Error::because(Code::TooMany, cause)));
@@ -322,8 +326,7 @@ impl<T> Session<T> {
         };
         self.urgent.clear();
         self.shown.clear();
-        self.urgent
-            .push_back(wire::frame(Header::plain(Kind::Hello, 0), &wire::encode(&hello)));
+        self.urgent.push_back(wire::frame(Header::plain(Kind::Hello, 0), &wire::encode(&hello)));
         self.state = State::Greeting { client_nonce: nonce };
     }
 
@@ -519,7 +522,9 @@ impl<T> Session<T> {
         let give_up = self.heard_ms + self.patience_ms();
         Some(match self.state {
             State::Idle { retry_ms } => retry_ms.min(give_up),
-            State::Ready => give_up.min(self.heard_ms.max(self.pinged_ms) + self.timing.heartbeat_ms),
+            State::Ready => {
+                give_up.min(self.heard_ms.max(self.pinged_ms) + self.timing.heartbeat_ms)
+            }
             State::Connecting | State::Greeting { .. } | State::Proving { .. } => give_up,
         })
     }

@@ -55,4 +55,11 @@ unsafe impl Memory for MappedMemory {
     fn length(&self) -> usize {
         self.length
     }
+
+    fn discard(&self, offset: usize, length: usize) {
+        assert!(offset + length <= self.length);
+        // SAFETY: within the mapping; the caller says that nothing there is in use, and what is used
+        // again later is written first.
+        unsafe { libc::madvise(self.base.as_ptr().add(offset).cast(), length, libc::MADV_DONTNEED) };
+    }
 }

@@ -493,7 +493,7 @@ impl<R: Rpc> Fs<R> {
         let mut usage = PoolUsage::default();
         for status in self.status().await {
             let status = status?;
-            usage.capacity += status.memory;
+            usage.capacity += status.memory - status.memory_reserve.min(status.memory);
             usage.used += status.memory_used;
             usage.inodes += status.inodes;
             usage.metadata_capacity += status.metadata_memory;

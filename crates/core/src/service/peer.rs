@@ -133,10 +133,13 @@ pub struct Service {
     unformed: Mutex<Option<Unformed>>,
     target_memory: Vec<(Incarnation, u64)>,
     formed: OnceLock<Formed>,
-    sessions: Mutex<BTreeMap<(ClientId, u16), Arc<Mutex<Session>>>>,
+    sessions: Mutex<Sessions>,
     counters: Counters,
     shutdown: std::sync::atomic::AtomicBool,
 }
+
+/// By client and stream.
+type Sessions = BTreeMap<(ClientId, u16), Arc<Mutex<Session>>>;
 
 struct Unformed {
     memory: Vec<(Incarnation, Box<dyn Memory>)>,
@@ -725,6 +728,7 @@ impl Service {
 
     fn target_call(&self, now: Now, peer: &mut Peer, call: &TargetCall) -> Result<TargetReply> {
         let target = self.target(call.member)?;
+        target.check(call.member, call.map_epoch)?;
         let (ino, rights) = match &call.request {
             TargetRequest::Remove { orders } => {
                 let key = &self.formed()?.key;
@@ -855,6 +859,7 @@ impl Service {
         if let Some(formed) = self.formed.get() {
             status.index = formed.index;
             status.address = formed.map.servers[usize::from(formed.index)].address.clone();
+            status.memory_reserve = formed.targets.iter().map(|target| target.reserve()).sum();
             status.memory_used = formed.targets.iter().map(|target| target.used()).sum();
             status.objects = formed.targets.iter().map(|target| target.objects()).sum();
             if let Some(meta) = &formed.meta {

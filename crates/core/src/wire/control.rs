@@ -210,6 +210,8 @@ pub struct ServerStatus {
     pub sessions: u64,
     /// Memory stated, all targets: bytes.
     pub memory: u64,
+    /// Memory of that which is kept for overwriting in a full pool: bytes.
+    pub memory_reserve: u64,
     /// Memory in use, all targets: bytes.
     pub memory_used: u64,
     /// Objects held.

@@ -281,8 +281,8 @@ pub enum TargetRequest {
         ino: Ino,
     },
     /// Cuts the object at `cut`, then sets its size to `size` (holes between). Ignored, and
-    /// answered as done, if the object has already seen `epoch` or a later one: an older truncation
-    /// never undoes a newer one. Answer: [`TargetReply::Object`]. Right: write.
+    /// answered as done, if the object has already seen a truncation of `epoch` or later: an older
+    /// one never undoes a newer one. Answer: [`TargetReply::Object`]. Right: write.
     Truncate {
         /// The file.
         ino: Ino,

@@ -1,0 +1,268 @@
+//! What every transport must do, run against each of them.
+
+use proptest::prelude::*;
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use weir_core::config::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX};
+use weir_core::error::{Code, Error, Result};
+use weir_core::slice::Slice;
+use weir_core::wire::{self, Header, Kind};
+use weir_net::tcp::TcpLink;
+use weir_net::{Link, Payload, Placement, Poller, Received, Sink};
+
+/// A payload of its own memory in several pieces, which says when it is let go.
+struct Owned {
+    pieces: Vec<Vec<u8>>,
+    _alive: Arc<()>,
+}
+
+impl Owned {
+    fn new(bytes: &[u8], piece: usize, alive: &Arc<()>) -> Owned {
+        let pieces = bytes.chunks(piece.max(1)).map(<[u8]>::to_vec).collect();
+        Owned { pieces, _alive: alive.clone() }
+    }
+}
+
+impl Payload for Owned {
+    fn slices(&self, into: &mut Vec<Slice>) {
+        into.extend(self.pieces.iter().map(|piece| Slice::to_read(piece)));
+    }
+}
+
+/// One frame as it is sent, or as it came.
+#[derive(Clone, Debug, PartialEq)]
+struct Frame {
+    slot: u16,
+    body: Vec<u8>,
+    payload: Vec<u8>,
+    /// Whether the receiver throws the payload away.
+    discard: bool,
+}
+
+/// Collects frames; payloads go into memory in pieces of `piece`.
+#[derive(Default)]
+struct Collector {
+    piece: usize,
+    frames: Vec<Frame>,
+    place: Vec<u8>,
+    waiting: Option<Frame>,
+}
+
+impl Sink for Collector {
+    fn head(&mut self, header: Header, body: &[u8]) -> Result<Placement> {
+        assert!(self.waiting.is_none(), "a head in the middle of a payload");
+        let discard = header.kind == Kind::Ping;
+        let frame = Frame { slot: header.slot, body: body.to_vec(), payload: vec![], discard };
+        if header.payload_length == 0 {
+            self.frames.push(frame);
+            return Ok(Placement::Discard);
+        }
+        self.waiting = Some(frame);
+        if discard {
+            return Ok(Placement::Discard);
+        }
+        self.place = vec![0xee; header.payload_length as usize];
+        let slices = self.place.chunks_mut(self.piece.max(1)).map(Slice::to_write).collect();
+        Ok(Placement::Into(slices))
+    }
+
+    fn payload(&mut self) -> Result<()> {
+        let mut frame = self.waiting.take().expect("a payload without its head");
+        if !frame.discard {
+            frame.payload = std::mem::take(&mut self.place);
+        }
+        self.frames.push(frame);
+        Ok(())
+    }
+}
+
+/// A connected pair of links of each transport.
+fn pairs() -> Vec<(&'static str, Box<dyn Link<Owned>>, Box<dyn Link<Owned>>)> {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
+    let left = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+    let (right, _) = listener.accept().expect("accept");
+    let link = |stream| Box::new(TcpLink::<Owned>::new(stream).expect("link"));
+    vec![("tcp", link(left), link(right))]
+}
+
+fn send(link: &mut dyn Link<Owned>, frame: &Frame, piece: usize) {
+    send_counted(link, frame, piece, &Arc::default());
+}
+
+fn send_counted(link: &mut dyn Link<Owned>, frame: &Frame, piece: usize, alive: &Arc<()>) {
+    let kind = if frame.discard { Kind::Ping } else { Kind::Write };
+    let header = Header {
+        kind,
+        slot: frame.slot,
+        sequence: 1,
+        body_length: 0,
+        payload_length: frame.payload.len() as u32,
+    };
+    let payload = (!frame.payload.is_empty()).then(|| Owned::new(&frame.payload, piece, alive));
+    link.send(wire::frame(header, &frame.body), payload);
+}
+
+/// Moves bytes both ways until `count` frames have arrived on the right.
+fn carry(
+    left: &mut dyn Link<Owned>,
+    right: &mut dyn Link<Owned>,
+    into: &mut Collector,
+    count: usize,
+) {
+    let poller = Poller::new().expect("poller");
+    poller.add(left.descriptor(), 0, false, true).expect("add");
+    poller.add(right.descriptor(), 1, true, false).expect("add");
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut events = Vec::new();
+    while into.frames.len() < count {
+        assert!(Instant::now() < deadline, "{} of {count} frames", into.frames.len());
+        left.flush().expect("send");
+        if left.unsent() == 0 {
+            poller.change(left.descriptor(), 0, false, false).expect("change");
+        }
+        poller.wait(&mut events, Some(Duration::from_millis(100))).expect("wait");
+        if events.iter().any(|event| event.token == 1) {
+            let (received, _) = right.receive(into).expect("receive");
+            assert_ne!(received, Received::Closed);
+        }
+    }
+}
+
+fn expected(frames: &[Frame]) -> Vec<Frame> {
+    let arrive = |frame: &Frame| match frame.discard {
+        true => Frame { payload: vec![], ..frame.clone() },
+        false => frame.clone(),
+    };
+    frames.iter().map(arrive).collect()
+}
+
+fn pattern(length: usize, seed: usize) -> Vec<u8> {
+    (0..length).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed) as u8).collect()
+}
+
+#[test]
+fn frames_of_every_size_arrive_whole_and_in_order() {
+    let sizes = [0, 1, 63, 4096, 8191, 8192, 8193, 65_536, 100_000, 1 << 20, PAYLOAD_BYTES_MAX];
+    for (name, mut left, mut right) in pairs() {
+        let frames: Vec<Frame> = sizes
+            .iter()
+            .flat_map(|&size| {
+                let body = pattern(size % 1000, size);
+                [false, true].map(|discard| Frame {
+                    slot: (size % 100) as u16,
+                    body: body.clone(),
+                    payload: pattern(size, 3),
+                    discard,
+                })
+            })
+            .collect();
+        let alive = Arc::default();
+        frames.iter().for_each(|frame| send_counted(&mut *left, frame, 70_000, &alive));
+        let mut collector = Collector { piece: 65_536, ..Collector::default() };
+        carry(&mut *left, &mut *right, &mut collector, frames.len());
+        assert!(collector.frames == expected(&frames), "{name}");
+        assert_eq!(left.unsent(), 0);
+        assert_eq!(Arc::strong_count(&alive), 1, "payloads are let go once sent");
+    }
+}
+
+#[test]
+fn the_longest_body_arrives() {
+    for (_, mut left, mut right) in pairs() {
+        let frame =
+            Frame { slot: 1, body: pattern(BODY_BYTES_MAX, 5), payload: vec![], discard: false };
+        let frames = vec![frame.clone(), frame.clone(), frame];
+        frames.iter().for_each(|frame| send(&mut *left, frame, 1));
+        let mut collector = Collector::default();
+        carry(&mut *left, &mut *right, &mut collector, 3);
+        assert!(collector.frames == frames);
+    }
+}
+
+#[test]
+fn a_closed_end_is_noticed_and_half_a_payload_is_not_one() {
+    for (_, mut left, mut right) in pairs() {
+        // More than the kernel buffers at both ends.
+        let payload = pattern(PAYLOAD_BYTES_MAX, 1);
+        let frame = Frame { slot: 1, body: vec![], payload, discard: false };
+        (0..8).for_each(|_| send(&mut *left, &frame, 1 << 20));
+        left.flush().expect("send");
+        assert!(left.unsent() > 0, "the wire took all of it");
+        drop(left);
+        let mut collector = Collector { piece: 1 << 20, ..Collector::default() };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            assert!(Instant::now() < deadline);
+            match right.receive(&mut collector) {
+                Ok((Received::Closed, _)) | Err(_) => break,
+                Ok(_) => std::thread::sleep(Duration::from_millis(1)),
+            }
+        }
+        assert!(collector.frames.len() < 8);
+        assert!(collector.frames.iter().all(|whole| *whole == frame));
+    }
+}
+
+/// Refuses every frame.
+struct Refuser;
+
+impl Sink for Refuser {
+    fn head(&mut self, _: Header, _: &[u8]) -> Result<Placement> {
+        Err(Error::because(Code::Protocol, "not wanted"))
+    }
+
+    fn payload(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_sinks_refusal_reaches_the_driver() {
+    for (_, mut left, mut right) in pairs() {
+        send(&mut *left, &Frame { slot: 0, body: vec![], payload: vec![], discard: false }, 1);
+        left.flush().expect("send");
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(right.receive(&mut Refuser).unwrap_err().code, Code::Protocol);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_frames_arrive(
+        shapes in proptest::collection::vec((0usize..3000, 0usize..40_000, any::<bool>()), 1..30),
+        out in 1usize..50_000, into in 1usize..50_000,
+    ) {
+        for (_, mut left, mut right) in pairs() {
+            let frames: Vec<Frame> = shapes.iter().enumerate().map(|(i, &(body, payload, discard))| {
+                Frame { slot: i as u16, body: pattern(body, i), payload: pattern(payload, i), discard }
+            }).collect();
+            frames.iter().for_each(|frame| send(&mut *left, frame, out));
+            let mut collector = Collector { piece: into, ..Collector::default() };
+            carry(&mut *left, &mut *right, &mut collector, frames.len());
+            prop_assert!(collector.frames == expected(&frames));
+        }
+    }
+
+    /// Noise on the port ends in an error or in nothing, never in a panic or in much memory.
+    #[test]
+    fn noise_is_an_error(noise in proptest::collection::vec(any::<u8>(), 0..200), good: bool) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut left = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (right, _) = listener.accept().unwrap();
+        let mut right = TcpLink::<Owned>::new(right).unwrap();
+        if good {
+            left.write_all(&Header::plain(Kind::Ping, 0).encode()).unwrap();
+        }
+        left.write_all(&noise).unwrap();
+        drop(left);
+        let mut collector = Collector { piece: 4096, ..Collector::default() };
+        while let Ok((received, _)) = right.receive(&mut collector) {
+            if received == Received::Closed { break; }
+        }
+        prop_assert!(collector.frames.len() >= usize::from(good));
+    }
+}
