@@ -1,0 +1,547 @@
+//! The command line: help, man pages and completions are all made from these definitions.
+
+use crate::{size, state};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+/// Parallel scratch storage out of the memory of many machines
+///
+/// weir pools the memory of servers into one striped file store and shows it to unmodified programs
+/// as a directory. `weir run` makes such a pool for the life of one command.
+#[derive(Parser, Debug)]
+#[command(name = "weir", version, max_term_width = 100, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  weir run --memory 8G -- ./my_program args     a pool for the life of one command
+  weir up scratch --servers 4 --memory 2G       a pool that stays
+  weir cp -r ./input weir:/                     copy into it
+  weir mount /mnt/scratch                       see it as a directory
+  weir down scratch                             end it, and what it holds
+  weir doctor                                   what this machine lacks
+
+Pools are kept in ~/.weir/pools, or $WEIR_HOME/pools.";
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Run a program with a pool of its own, which ends with it
+    Run(Box<Run>),
+    /// Make a pool that stays
+    Up(Box<Up>),
+    /// End a pool, and what it holds
+    Down(Down),
+    /// Serve memory, in the foreground
+    Server(Server),
+    /// Show pools, their servers and what those did
+    Status(Status),
+    /// Show a pool as a directory
+    Mount(Mount),
+    /// Take such a directory away
+    Umount(Umount),
+    /// List files in a pool
+    Ls(Ls),
+    /// Copy files into, out of and within pools, verified
+    Cp(Cp),
+    /// Remove files in a pool
+    Rm(Rm),
+    /// Show all about files in a pool
+    Stat(Stat),
+    /// Show how full a pool is
+    Df(Df),
+    /// Show or set how files are striped
+    Layout(Layout),
+    /// Say what this machine lacks, and what to do about it
+    Doctor(Doctor),
+    /// Write the man pages
+    #[command(hide = true)]
+    Man(Man),
+    /// Write completions for a shell
+    #[command(hide = true)]
+    Completions(Completions),
+    /// Mount and run a program: a part of `run`
+    #[command(hide = true)]
+    KeepRun(Control),
+    /// Hold a pool's servers: what `up` leaves
+    #[command(hide = true)]
+    KeepPool(Control),
+    /// Serve a mount: what `mount` leaves
+    #[command(hide = true)]
+    KeepMount(Control),
+}
+
+/// Where a hidden command talks to the one that started it.
+#[derive(Args, Debug)]
+pub(crate) struct Control {
+    pub(crate) descriptor: i32,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Servers {
+    /// Servers to start on this machine [default: one for each two cores, up to 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), conflicts_with = "hosts")]
+    pub(crate) servers: Option<u16>,
+
+    /// Use servers on the hosts in FILE: one host[:port] in a line, # begins a comment
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) hosts: Option<PathBuf>,
+
+    /// Start the servers on --hosts by ssh, or by COMMAND HOST; without this they run already
+    #[arg(long, value_name = "COMMAND", num_args = 0..=1, require_equals = true, default_missing_value = "ssh", requires = "hosts")]
+    pub(crate) ssh: Option<String>,
+
+    /// This program on the hosts, for --ssh [default: the same path as here]
+    #[arg(long, value_name = "PATH", requires = "ssh")]
+    pub(crate) remote_weir: Option<String>,
+
+    /// The secret of servers that run already on --hosts
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "hosts", conflicts_with = "ssh")]
+    pub(crate) secret: Option<PathBuf>,
+
+    /// Where servers on this machine listen
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0", conflicts_with = "hosts")]
+    pub(crate) listen: String,
+
+    /// Memory of each server [default: half of what is available, shared among them]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) memory: Option<u64>,
+
+    /// Memory for names and attributes on the server that holds them [default: 1/16 of its memory, 32 MiB to 1 GiB]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) metadata_memory: Option<u64>,
+
+    /// A directory under the memory (not in this build)
+    #[arg(long, value_name = "DIR[:SIZE]", value_parser = no_disk)]
+    pub(crate) disk: Option<String>,
+
+    /// Bytes on one server before the next
+    #[arg(long, value_name = "SIZE", value_parser = stripe_size, default_value = "1M")]
+    pub(crate) stripe_size: u64,
+
+    /// Targets that a file is spread over; 0: all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) stripe_count: u32,
+
+    #[command(flatten)]
+    pub(crate) wire: Wire,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Wire {
+    /// How to reach servers: auto or tcp
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = transport)]
+    pub(crate) transport: String,
+
+    /// Connections to each server
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub(crate) connections: Option<u16>,
+}
+
+/// Which pool.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Which {
+    /// The pool: its name, or the path of its directory [default: the only one that is up]
+    #[arg(long, value_name = "NAME", env = "WEIR_POOL")]
+    pub(crate) pool: Option<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = RUN_HELP)]
+pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) servers: Servers,
+
+    /// The pool's name [default: run- and a number]
+    #[arg(long, value_name = "NAME", value_parser = state::check_name)]
+    pub(crate) name: Option<String>,
+
+    /// Where the program sees the pool: an empty directory [default: a fresh one]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) mount: Option<PathBuf>,
+
+    /// Let the kernel cache what it reads
+    #[arg(long)]
+    pub(crate) cache: bool,
+
+    /// Copy SOURCE into the pool first, under its own name or as DESTINATION
+    #[arg(long, value_name = "SOURCE[:DESTINATION]", value_hint = ValueHint::AnyPath)]
+    pub(crate) stage_in: Vec<String>,
+
+    /// After success copy what matches GLOB in the pool to the same path here, or into DIRECTORY
+    #[arg(long, value_name = "GLOB[:DIRECTORY]")]
+    pub(crate) stage_out: Vec<String>,
+
+    /// After a failure save all files in DIRECTORY [default: NAME-kept]
+    #[arg(long, value_name = "DIRECTORY", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub(crate) keep_on_failure: Option<PathBuf>,
+
+    /// Write the report to FILE as JSON too
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) report: Option<PathBuf>,
+
+    /// Files that the report on the terminal lists
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pub(crate) report_files: usize,
+
+    /// Say nothing but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+
+    /// The program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+}
+
+const RUN_HELP: &str = "\
+The program finds the directory in WEIR_MOUNT and the pool's name in WEIR_POOL.
+
+Examples:
+  weir run --servers 4 --memory 1G -- mpirun -n 2 ./solver input
+  weir run --stage-in ./in --stage-out 'out/*' -- ./job.sh
+  weir run --hosts hosts.txt --ssh --memory 16G -- ./job.sh
+  weir run --keep-on-failure=./saved --report report.json -- ./job.sh
+
+Exit status: the program's (128 + the signal that ended it); or
+  2 usage    66 nothing to stage in    69 no servers or no mount to be had
+  74 a server was lost though the program ended well    75 staging out failed
+  126 program is no executable    127 program not found";
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  weir up scratch --servers 4 --memory 2G
+  weir up scratch --hosts hosts.txt --ssh --memory 64G
+  weir up scratch --hosts hosts.txt --secret secret    servers that the site started")]
+pub(crate) struct Up {
+    /// The pool's name
+    #[arg(default_value = "pool", value_parser = state::check_name)]
+    pub(crate) name: String,
+
+    #[command(flatten)]
+    pub(crate) servers: Servers,
+
+    /// Mount it there, too
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) mount: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  weir down scratch")]
+pub(crate) struct Down {
+    /// The pool's name [default: the only one that is up]
+    #[arg(env = "WEIR_POOL")]
+    pub(crate) name: Option<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Prints one line of JSON when it is ready: {\"address\": \"10.0.0.7:4420\", \"pid\": 4711}
+
+Examples:
+  weir server --listen 10.0.0.7:4420 --memory 64G --secret ~/secret
+  (umask 077; openssl rand -hex 32 >~/secret)    makes a secret")]
+pub(crate) struct Server {
+    /// Where to listen: host:port, port 0 for any
+    #[arg(long, value_name = "ADDRESS", default_value = "0.0.0.0:4420")]
+    pub(crate) listen: String,
+
+    /// Memory for file data
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) memory: u64,
+
+    /// Memory for names and attributes, if this server gets to hold them [default: 1/16 of the memory, 32 MiB to 1 GiB]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) metadata_memory: Option<u64>,
+
+    /// The pool's secret: 64 hexadecimal digits that only the user can read; - for a line on stdin
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) secret: PathBuf,
+
+    /// Threads [default: one for each core]
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub(crate) threads: usize,
+
+    /// A directory under the memory (not in this build)
+    #[arg(long, value_name = "DIR[:SIZE]", value_parser = no_disk)]
+    pub(crate) disk: Option<String>,
+
+    /// What to log on stderr
+    #[arg(long, value_name = "LEVEL", value_enum, default_value_t = LogLevel::Info, env = "WEIR_LOG")]
+    pub(crate) log: LogLevel,
+
+    /// End when stdin ends
+    #[arg(long, hide = true)]
+    pub(crate) tether: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum LogLevel {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  weir status\n  weir status scratch --json")]
+pub(crate) struct Status {
+    /// The pool's name [default: all pools]
+    #[arg(env = "WEIR_POOL")]
+    pub(crate) name: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  weir mount /mnt/scratch\n  weir mount --pool scratch --cache ~/scratch"
+)]
+pub(crate) struct Mount {
+    /// An empty directory
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) which: Which,
+
+    #[command(flatten)]
+    pub(crate) wire: Wire,
+
+    /// Let the kernel cache what it reads
+    #[arg(long)]
+    pub(crate) cache: bool,
+
+    /// Let other users in, as who they are (as root, or with user_allow_other in /etc/fuse.conf)
+    #[arg(long)]
+    pub(crate) allow_other: bool,
+
+    /// Do not go to the background
+    #[arg(long)]
+    pub(crate) foreground: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  weir umount /mnt/scratch")]
+pub(crate) struct Umount {
+    /// The directory
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  weir ls\n  weir ls -l weir:/out")]
+pub(crate) struct Ls {
+    /// What to list: weir:/path or /path
+    #[arg(default_value = "/", value_name = "PATH")]
+    pub(crate) paths: Vec<String>,
+
+    /// With mode, owner, size and time
+    #[arg(short, long)]
+    pub(crate) long: bool,
+
+    /// And all below
+    #[arg(short = 'R', long)]
+    pub(crate) recursive: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Paths in the pool are written weir:/path. A source that changes or ends early while it is copied is
+an error, and its copy does not appear.
+
+Examples:
+  weir cp ./a weir:/b
+  weir cp -r ./input weir:/
+  weir cp -r --verify weir:/out ./results")]
+pub(crate) struct Cp {
+    /// What to copy, then whereto
+    #[arg(required = true, num_args = 2.., value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(crate) paths: Vec<String>,
+
+    /// Copy directories, with all in them
+    #[arg(short, long)]
+    pub(crate) recursive: bool,
+
+    /// Read every copy back and compare it
+    #[arg(long)]
+    pub(crate) verify: bool,
+
+    /// Files and pieces of files under way at once
+    #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) jobs: u16,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) which: Which,
+
+    #[command(flatten)]
+    pub(crate) wire: Wire,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  weir rm /a /b\n  weir rm -r weir:/old")]
+pub(crate) struct Rm {
+    /// What to remove: weir:/path or /path
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<String>,
+
+    /// Directories too, with all in them
+    #[arg(short, long)]
+    pub(crate) recursive: bool,
+
+    /// What is not there is no error
+    #[arg(short, long)]
+    pub(crate) force: bool,
+
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  weir stat weir:/ckpt/0")]
+pub(crate) struct Stat {
+    /// What: weir:/path or /path
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  weir df --json")]
+pub(crate) struct Df {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+A directory's layout is that of files made in it later; a file's can be set while it is empty.
+
+Examples:
+  weir layout weir:/ckpt
+  weir layout --stripe-size 4M --stripe-count 2 weir:/ckpt")]
+pub(crate) struct Layout {
+    /// What: weir:/path or /path
+    #[arg(required = true, value_name = "PATH")]
+    pub(crate) paths: Vec<String>,
+
+    /// Bytes on one target before the next
+    #[arg(long, value_name = "SIZE", value_parser = stripe_size)]
+    pub(crate) stripe_size: Option<u64>,
+
+    /// Targets that a file is spread over; 0: all
+    #[arg(long, value_name = "N")]
+    pub(crate) stripe_count: Option<u32>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) which: Which,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Exit status: 1 if something that weir needs is missing.")]
+pub(crate) struct Doctor {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// Where to write them
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Completions {
+    pub(crate) shell: clap_complete::Shell,
+}
+
+fn transport(name: &str) -> Result<String, String> {
+    match name {
+        "auto" | "tcp" => Ok(name.to_owned()),
+        "shm" | "ucx" => Err("not in this build; write tcp or auto".into()),
+        _ => Err("there is no such transport; write tcp or auto".into()),
+    }
+}
+
+fn no_disk(_: &str) -> Result<String, String> {
+    Err("not in this build: it comes with the disk tier; leave it away, pools are in memory".into())
+}
+
+fn stripe_size(text: &str) -> Result<u64, String> {
+    use weir_core::layout::{STRIPE_SIZE_MAX, STRIPE_SIZE_MIN};
+    let bytes = size::parse(text)?;
+    if !(STRIPE_SIZE_MIN..=STRIPE_SIZE_MAX).contains(&bytes) || bytes % STRIPE_SIZE_MIN != 0 {
+        return Err(format!(
+            "a stripe size is a multiple of {} from {} to {}",
+            size::show(STRIPE_SIZE_MIN),
+            size::show(STRIPE_SIZE_MIN),
+            size::show(STRIPE_SIZE_MAX)
+        ));
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn definitions_are_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_for_people_has_an_example_or_more_to_say() {
+        for command in Cli::command().get_subcommands().filter(|c| !c.is_hide_set()) {
+            assert!(command.get_after_help().is_some(), "{}", command.get_name());
+            assert!(command.get_about().is_some(), "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn a_program_keeps_its_options() {
+        let cli = Cli::parse_from(["weir", "run", "--quiet", "ls", "-l", "--", "--memory"]);
+        let Command::Run(run) = cli.command else { panic!("not run") };
+        assert!(run.quiet);
+        assert_eq!(run.command, ["ls", "-l", "--", "--memory"]);
+    }
+}

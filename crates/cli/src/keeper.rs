@@ -1,0 +1,264 @@
+//! `weir up` and `weir down`: a pool that stays, held by a keeper in the background.
+
+use crate::args;
+use crate::channel::Channel;
+use crate::failure::{Failure, Outcome, status, tell};
+use crate::mount;
+use crate::pool::{self, Access, Store};
+use crate::servers::{Fleet, Plan};
+use crate::state::{PoolDirectory, PoolFile, Standing};
+use crate::sys::{self, Process, Signals};
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+use weir_core::auth::Secret;
+
+/// How long a keeper has to end its servers.
+const END_LIMIT: Duration = Duration::from_secs(20);
+
+/// What a keeper is to start.
+#[derive(Serialize, Deserialize)]
+struct Order {
+    pool: OsString,
+    plan: Plan,
+    secret: String,
+}
+
+/// What a keeper says, once.
+#[derive(Serialize, Deserialize)]
+enum Word {
+    Started { servers: Vec<String> },
+    Failed { status: u8, text: String },
+}
+
+/// The pool is formed and shall stay when `weir up` ends.
+#[derive(Serialize, Deserialize)]
+struct Stay;
+
+/// `weir up`.
+pub(crate) fn up(options: &args::Up) -> Outcome<u8> {
+    let plan = Plan::of(&options.servers)?;
+    if let Some(directory) = &options.mount {
+        crate::namespace::check_mount_point(directory)?;
+    }
+    let _signals = Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
+    PoolDirectory::sweep();
+    let (directory, secret) = PoolDirectory::make(&options.name, plan.secret()?)?;
+    let result = bring_up(options, &plan, &directory, &secret);
+    if result.is_err() {
+        take_down(&directory);
+    }
+    let access = result?;
+    if let Some(mount_point) = &options.mount
+        && let Err(failure) = mount::mount_pool(&directory, access, mount_point)
+    {
+        take_down(&directory);
+        return Err(failure.so("the pool was taken down again"));
+    }
+    let file = directory.read()?;
+    if options.json {
+        let json = serde_json::json!({
+            "name": file.name, "servers": file.servers, "mount": options.mount,
+            "directory": directory.path,
+        });
+        println!("{json:#}");
+    } else {
+        println!("pool {} is up: {}", file.name, plan.describe());
+        if let Some(mount_point) = &options.mount {
+            println!("mounted at {}", mount_point.display());
+        }
+        println!("'weir down {}' ends it, and what it holds", file.name);
+    }
+    Ok(0)
+}
+
+fn bring_up(
+    options: &args::Up,
+    plan: &Plan,
+    directory: &PoolDirectory,
+    secret: &Secret,
+) -> Outcome<Access> {
+    let mut file = PoolFile {
+        name: options.name.clone(),
+        servers: Vec::new(),
+        owns_servers: true,
+        keeper: Some(Process::me()?),
+        processes: Vec::new(),
+        mounts: Vec::new(),
+        connections: options.servers.wire.connections.map(usize::from),
+    };
+    directory.write(&file)?;
+    if let Some(servers) = plan.running() {
+        // Nothing to hold.
+        file.servers = servers.to_vec();
+        let access = Access::new(&file, secret);
+        pool::form(&access, &options.name, &options.servers)?;
+        file.keeper = None;
+        directory.write(&file)?;
+        return Ok(access);
+    }
+    let (servers, mut keeper) = start_keeper(plan, directory, secret)?;
+    file = directory.read()?;
+    let access = Access::new(&PoolFile { servers: servers.clone(), ..file.clone() }, secret);
+    pool::form(&access, &options.name, &options.servers)?;
+    if let Some(signal) = sys::interrupted() {
+        return Err(Failure::new(
+            status::SIGNALLED + signal as u8,
+            format!("make pool {}: {signal} came; nothing is left", options.name),
+        ));
+    }
+    // From here on the pool is up.
+    directory.change(|file| file.servers = servers)?;
+    keeper.send(&Stay)?;
+    Ok(access)
+}
+
+/// Leaves a keeper behind, which starts the servers and holds them.
+fn start_keeper(
+    plan: &Plan,
+    directory: &PoolDirectory,
+    secret: &Secret,
+) -> Outcome<(Vec<String>, Channel)> {
+    let log = directory.path.join("keeper.log");
+    let log = std::fs::File::create(&log)
+        .map_err(|error| Failure::system("write", log.display(), error))?;
+    let (child, mut channel) = Channel::start("keep-pool", |command| {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).current_dir("/");
+        // SAFETY: a system call; the child is no group's leader yet, so that it cannot fail.
+        unsafe { command.pre_exec(|| Ok(nix::unistd::setsid().map(drop)?)) };
+    })?;
+    let keeper = Process::of(child.id() as i32);
+    directory.change(|file| file.keeper = keeper.or(file.keeper.take()))?;
+    let order =
+        Order { pool: directory.path.clone().into(), plan: plan.clone(), secret: secret.to_text() };
+    channel.send(&order)?;
+    loop {
+        if sys::wait_readable(&[channel.as_fd()], Some(Duration::from_millis(100)))[0] {
+            return match channel.receive::<Word>()? {
+                Some(Word::Started { servers }) => Ok((servers, channel)),
+                Some(Word::Failed { status, text }) => Err(Failure::new(status, text)),
+                None => Err(Failure::new(status::UNAVAILABLE, "start servers: their keeper died")),
+            };
+        }
+        if let Some(signal) = sys::interrupted() {
+            return Err(Failure::new(
+                status::SIGNALLED + signal as u8,
+                format!("start servers: {signal} came; nothing is left"),
+            ));
+        }
+    }
+}
+
+/// `weir keep-pool`.
+pub(crate) fn keep_pool(control: i32) -> Outcome<u8> {
+    let mut channel = Channel::inherited(control)?;
+    let signals =
+        Signals::catch(&[Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])?;
+    let Some(order) = channel.receive::<Order>()? else { return Ok(0) };
+    let directory = PoolDirectory { path: PathBuf::from(&order.pool) };
+    let start = || -> Outcome<Fleet> {
+        let secret = Secret::parse(&order.secret)?;
+        let fleet = Fleet::start(&order.plan, &secret, &directory.path, "info", &signals)?;
+        directory.change(|file| file.processes = fleet.processes())?;
+        Ok(fleet)
+    };
+    let mut fleet = match start() {
+        Ok(fleet) => fleet,
+        Err(failure) => {
+            tell(&failure);
+            channel.send(&Word::Failed { status: failure.status, text: failure.text })?;
+            return Ok(1);
+        }
+    };
+    let mut abandoned = channel.send(&Word::Started { servers: fleet.addresses.clone() }).is_err();
+    let mut stay = false;
+    while sys::interrupted().is_none() && !abandoned && !(fleet.is_over() && stay) {
+        // Until it says so, `weir up` may fail yet, or be killed: then nobody knows of this pool.
+        match stay {
+            true => drop(sys::wait_readable(&[signals.as_fd()], None)),
+            false => {
+                if sys::wait_readable(&[channel.as_fd(), signals.as_fd()], None)[0] {
+                    stay = channel.receive::<Stay>()?.is_some();
+                    abandoned = !stay;
+                }
+            }
+        }
+        while signals.next().is_some() {}
+        for death in fleet.deaths() {
+            tell(format_args!("{death}; what it held is lost"));
+        }
+    }
+    fleet.end();
+    if abandoned {
+        directory.clear();
+    }
+    Ok(0)
+}
+
+/// `weir down`.
+pub(crate) fn down(options: &args::Down) -> Outcome<u8> {
+    let directory = match &options.name {
+        Some(name) => {
+            let directory = PoolDirectory::of(name)?;
+            if !directory.path.is_dir() {
+                return Err(Failure::say(format!(
+                    "end pool {name}: there is none; 'weir status' lists pools"
+                )));
+            }
+            directory
+        }
+        None => PoolDirectory::chosen(None)?,
+    };
+    let stale = directory.read().is_ok_and(|file| file.standing() == Standing::Stale);
+    take_down(&directory);
+    match stale {
+        true => println!("pool {} was stale, its servers gone; cleared away", directory.name()),
+        false => println!("pool {} is down", directory.name()),
+    }
+    Ok(0)
+}
+
+/// Ends mounts, servers and their keeper, and removes the pool's directory.
+fn take_down(directory: &PoolDirectory) {
+    let Ok(file) = directory.read() else { return directory.clear() };
+    for mounted in &file.mounts {
+        mount::end(mounted);
+    }
+    let me = Process::me().ok();
+    match file.keeper.as_ref().filter(|keeper| keeper.lives() && me.as_ref() != Some(*keeper)) {
+        // It ends its servers itself. One that ran elsewhere is beyond our signals, not its servers.
+        Some(keeper) if keeper.is_local() => {
+            keeper.end(END_LIMIT);
+        }
+        _ if file.processes.is_empty() && !file.servers.is_empty() => shut_down(directory, &file),
+        _ => {}
+    }
+    for process in file.processes.iter().filter(|process| process.is_local() && process.lives()) {
+        process.end(END_LIMIT);
+    }
+    directory.clear();
+}
+
+/// Asks servers to end that nobody here holds.
+fn shut_down(directory: &PoolDirectory, file: &PoolFile) {
+    let store = directory.secret().and_then(|secret| Store::connect(&Access::new(file, &secret)));
+    match store {
+        Ok(store) => {
+            for (index, result) in store.shut_down().into_iter().enumerate() {
+                if let Err(error) = result {
+                    let address = file.servers.get(index).map_or("", String::as_str);
+                    tell(format_args!(
+                        "end server {index} ({address}): {}; it may run still",
+                        error.cause
+                    ));
+                }
+            }
+        }
+        Err(failure) => tell(format_args!("end servers: {failure}; some may run still")),
+    }
+}

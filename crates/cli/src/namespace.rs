@@ -1,0 +1,232 @@
+//! Mounting: in a namespace of our own, where nobody else sees it, or with fusermount3.
+
+use crate::failure::{Failure, Outcome, plain, status};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{Gid, Uid};
+use serde::{Deserialize, Serialize};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// How a directory becomes a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Way {
+    /// In a mount namespace of this process, which ends with it. Must be used before any thread is
+    /// started.
+    Private,
+    /// By fusermount3, for all to see.
+    Helper,
+}
+
+/// Mounts at `directory`: the descriptor over which the kernel asks.
+pub(crate) fn mount_at(way: Way, directory: &Path) -> Outcome<OwnedFd> {
+    let result = match way {
+        Way::Private => enter_namespace().and_then(|()| mount_here(directory)),
+        Way::Helper => fusermount(directory, false),
+    };
+    result.map_err(|cause| {
+        Failure::new(
+            status::UNAVAILABLE,
+            format!("mount {}: {cause}; 'weir doctor' says what to do", directory.display()),
+        )
+    })
+}
+
+/// Mounts for all to see: as root by ourselves, else with fusermount3.
+pub(crate) fn mount_public(directory: &Path, allow_other: bool) -> Outcome<OwnedFd> {
+    let result = match Uid::effective().is_root() {
+        true => mount_here(directory),
+        false => fusermount(directory, allow_other),
+    };
+    result.map_err(|cause| {
+        Failure::new(
+            status::UNAVAILABLE,
+            format!("mount {}: {cause}; 'weir doctor' says what to do", directory.display()),
+        )
+    })
+}
+
+/// Takes a mount away; a busy one is detached and ends when its last user does.
+pub(crate) fn unmount(directory: &Path) -> Outcome<()> {
+    if umount2(directory, MntFlags::empty()).is_ok()
+        || umount2(directory, MntFlags::MNT_DETACH).is_ok()
+    {
+        return Ok(());
+    }
+    let done = Command::new("fusermount3")
+        .args(["-u", "-z", "-q", "--"])
+        .arg(directory)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    match done {
+        Ok(done) if done.success() => Ok(()),
+        _ => Err(Failure::say(format!("unmount {}: refused", directory.display()))),
+    }
+}
+
+/// A mount namespace of our own; without root in a user namespace, in which we stay who we are.
+pub(crate) fn enter_namespace() -> Result<(), String> {
+    if Uid::effective().is_root() && unshare(CloneFlags::CLONE_NEWNS).is_ok() {
+        return keep_private();
+    }
+    let (uid, gid) = (Uid::effective(), Gid::effective());
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)
+        .map_err(|cause| format!("no user namespace: {}", plain(cause)))?;
+    let write = |name: &str, text: String| {
+        std::fs::write(format!("/proc/self/{name}"), text)
+            .map_err(|cause| format!("write /proc/self/{name}: {}", plain(cause)))
+    };
+    // The kernel wants this before an unprivileged gid_map.
+    write("setgroups", "deny".into())?;
+    write("uid_map", format!("{uid} {uid} 1"))?;
+    write("gid_map", format!("{gid} {gid} 1"))?;
+    keep_private()
+}
+
+/// What is mounted outside later still appears within; what we mount stays within.
+fn keep_private() -> Result<(), String> {
+    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
+        .map_err(|cause| format!("private mount namespace: {}", plain(cause)))
+}
+
+fn mount_here(directory: &Path) -> Result<OwnedFd, String> {
+    let device = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse")
+        .map_err(|cause| format!("open /dev/fuse: {}", plain(cause)))?;
+    let device = OwnedFd::from(device);
+    let options = format!(
+        "fd={},rootmode=40000,user_id={},group_id={},allow_other,max_read=1048576",
+        device.as_raw_fd(),
+        Uid::effective(),
+        Gid::effective()
+    );
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOATIME;
+    mount(Some("weir"), directory, Some("fuse.weir"), flags, Some(options.as_str()))
+        .map_err(|cause| format!("mount of a FUSE file system refused: {}", plain(cause)))?;
+    Ok(device)
+}
+
+/// Has fusermount3 mount and pass us the descriptor.
+fn fusermount(directory: &Path, allow_other: bool) -> Result<OwnedFd, String> {
+    let (ours, theirs) =
+        UnixStream::pair().map_err(|cause| format!("socket pair: {}", plain(cause)))?;
+    nix::fcntl::fcntl(&theirs, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))
+        .map_err(|cause| format!("socket pair: {}", plain(cause)))?;
+    let mut options = "fsname=weir,subtype=weir,nosuid,nodev,max_read=1048576".to_owned();
+    if allow_other {
+        options.push_str(",allow_other");
+    }
+    let output = Command::new("fusermount3")
+        .args(["-o", &options, "--"])
+        .arg(directory)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|cause| format!("start fusermount3: {}", plain(cause)))?;
+    drop(theirs);
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.trim().trim_start_matches("fusermount3: ");
+        return Err(match said {
+            "" => "fusermount3 failed".to_owned(),
+            said => format!("fusermount3: {said}"),
+        });
+    }
+    receive_descriptor(&ours).map_err(|cause| format!("fusermount3: {cause}"))
+}
+
+fn receive_descriptor(socket: &UnixStream) -> Result<OwnedFd, String> {
+    use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+    let mut byte = [0; 1];
+    let mut buffers = [std::io::IoSliceMut::new(&mut byte)];
+    let mut space = nix::cmsg_space!(std::os::fd::RawFd);
+    let message = recvmsg::<()>(
+        socket.as_raw_fd(),
+        &mut buffers,
+        Some(&mut space),
+        MsgFlags::MSG_CMSG_CLOEXEC,
+    )
+    .map_err(plain)?;
+    for control in message.cmsgs().map_err(plain)? {
+        if let ControlMessageOwned::ScmRights(descriptors) = control
+            && let Some(&descriptor) = descriptors.first()
+        {
+            // SAFETY: the kernel has just made this descriptor for us.
+            return Ok(unsafe { OwnedFd::from_raw_fd(descriptor) });
+        }
+    }
+    Err("no descriptor came".to_owned())
+}
+
+/// Refuses a directory that cannot become a mount.
+pub(crate) fn check_mount_point(directory: &Path) -> Outcome<()> {
+    let wrong =
+        |cause: String| Err(Failure::usage(format!("mount {}: {cause}", directory.display())));
+    let mut entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return wrong("no such directory; make it first".into());
+        }
+        Err(error) => return wrong(format!("{}; choose an empty directory", plain(error))),
+    };
+    match entries.next() {
+        None => Ok(()),
+        Some(_) => wrong("not empty; choose an empty directory".into()),
+    }
+}
+
+/// Whether something is mounted at exactly this directory, as this process sees it.
+pub(crate) fn is_mounted(directory: &Path) -> bool {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts.lines().any(|line| {
+        line.split(' ').nth(4).is_some_and(|field| Path::new(&unescape(field)) == directory)
+    })
+}
+
+/// The kernel writes blanks in names as `\040`.
+fn unescape(field: &str) -> String {
+    let mut plain = String::new();
+    let mut rest = field;
+    while let Some(at) = rest.find('\\') {
+        plain.push_str(&rest[..at]);
+        let code = rest.get(at + 1..at + 4).and_then(|code| u8::from_str_radix(code, 8).ok());
+        match code {
+            Some(code) => {
+                plain.push(char::from(code));
+                rest = &rest[at + 4..];
+            }
+            None => {
+                plain.push('\\');
+                rest = &rest[at + 1..];
+            }
+        }
+    }
+    plain + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_names_are_unescaped() {
+        assert_eq!(unescape(r"/a\040b\134c"), r"/a b\c");
+        assert_eq!(unescape(r"/plain\x"), r"/plain\x");
+    }
+
+    #[test]
+    fn the_root_is_mounted_and_a_fresh_directory_is_not() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        assert!(is_mounted(Path::new("/")));
+        assert!(!is_mounted(directory.path()));
+        assert!(check_mount_point(directory.path()).is_ok());
+        std::fs::write(directory.path().join("x"), "").expect("written");
+        assert!(check_mount_point(directory.path()).is_err());
+        assert!(check_mount_point(&directory.path().join("none")).is_err());
+    }
+}

@@ -1,0 +1,771 @@
+//! `weir run`: a pool for the life of one command.
+//!
+//! This process starts the servers and talks to the terminal; its [`job`] mounts and has the program
+//! as a child. Servers hang on a pipe from here, the job on a socket: whichever of us is killed, the
+//! others notice and leave nothing behind.
+
+pub(crate) mod job;
+mod report;
+
+use crate::args;
+use crate::channel::Channel;
+use crate::copy::{self, Endpoint, Pair};
+use crate::failure::{Failure, Outcome, plain, status, tell};
+use crate::namespace::{self, Way};
+use crate::pool::{Access, Store, path_in_pool};
+use crate::servers::{Death, Fleet, Plan};
+use crate::size::show;
+use crate::state::{self, PoolDirectory, PoolFile};
+use crate::sys::{self, Process, Signals};
+use job::{Ended, Order, Word};
+use nix::sys::signal::Signal;
+use report::{Report, Vanished};
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+use weir_core::auth::Secret;
+use weir_core::types::{Attributes, FileKind};
+
+/// How long the program has to end after SIGTERM or SIGHUP came.
+const TERM_GRACE: Duration = Duration::from_secs(10);
+/// Interrupts after which the program is ended by force.
+const INTERRUPTS_MAX: u32 = 3;
+/// Biggest files named among those that vanish.
+const BIGGEST: usize = 5;
+
+/// `weir run`.
+pub(crate) fn run(options: &args::Run) -> Outcome<u8> {
+    let wishes = Wishes::check(options)?;
+    let signals = Signals::catch(&[
+        Signal::SIGCHLD,
+        Signal::SIGINT,
+        Signal::SIGTERM,
+        Signal::SIGHUP,
+        Signal::SIGQUIT,
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
+    ])?;
+    sys::adopt_orphans();
+    PoolDirectory::sweep();
+    let mut run = Run::prepare(options, &wishes, signals)?;
+    run.stage_in(&wishes)?;
+    run.note(format_args!("pool {} at {}", run.pool_file.name, run.mount.display()));
+    let ended = run.attend()?;
+    run.finish(&wishes, ended)
+}
+
+/// All that can be checked before anything is started.
+struct Wishes {
+    plan: Plan,
+    /// Source and absolute destination in the pool.
+    stage_in: Vec<(PathBuf, PathBuf)>,
+    /// Pattern in the pool, absolute; directory here.
+    stage_out: Vec<(glob::Pattern, Option<PathBuf>)>,
+}
+
+impl Wishes {
+    fn check(options: &args::Run) -> Outcome<Wishes> {
+        check_program(&options.command[0])?;
+        if let Some(directory) = &options.mount {
+            namespace::check_mount_point(directory)?;
+        }
+        if let Some(file) = &options.report {
+            let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = parent.unwrap_or(Path::new("."));
+            if !parent.is_dir() {
+                return Err(Failure::usage(format!(
+                    "--report {}: there is no directory {}",
+                    file.display(),
+                    parent.display()
+                )));
+            }
+        }
+        if let Some(directory) = &options.keep_on_failure
+            && directory.exists()
+        {
+            namespace::check_mount_point(directory).map_err(|failure| {
+                Failure::usage(failure.text.replacen("mount", "--keep-on-failure", 1))
+            })?;
+        }
+        let stage_in =
+            options.stage_in.iter().map(|text| parse_stage_in(text)).collect::<Outcome<_>>()?;
+        let stage_out =
+            options.stage_out.iter().map(|text| parse_stage_out(text)).collect::<Outcome<_>>()?;
+        Ok(Wishes { plan: Plan::of(&options.servers)?, stage_in, stage_out })
+    }
+}
+
+/// `SOURCE[:DESTINATION]`, where a source that exists may have colons itself.
+fn parse_stage_in(text: &str) -> Outcome<(PathBuf, PathBuf)> {
+    let missing = |source: &str| {
+        Failure::new(
+            status::NO_INPUT,
+            format!("stage in {source}: no such file or directory; nothing was started"),
+        )
+    };
+    let exists = |path: &str| !path.is_empty() && Path::new(path).symlink_metadata().is_ok();
+    let (source, destination) = if exists(text) {
+        (text, None)
+    } else {
+        match text.rsplit_once(':') {
+            Some((source, destination)) if exists(source) => (source, Some(destination)),
+            Some((source, _)) => return Err(missing(source)),
+            None => return Err(missing(text)),
+        }
+    };
+    let path = PathBuf::from(source);
+    let destination = match destination {
+        Some(destination) => path_in_pool(&format!("weir:{destination}"))?,
+        None => {
+            let full = path.canonicalize().map_err(|_| missing(source))?;
+            Path::new("/").join(full.file_name().unwrap_or_default())
+        }
+    };
+    Ok((path, destination))
+}
+
+/// `GLOB[:DIRECTORY]`.
+fn parse_stage_out(text: &str) -> Outcome<(glob::Pattern, Option<PathBuf>)> {
+    let (pattern, directory) = match text.split_once(':') {
+        Some((pattern, directory)) if !directory.is_empty() => {
+            (pattern, Some(PathBuf::from(directory)))
+        }
+        Some((pattern, _)) => (pattern, None),
+        None => (text, None),
+    };
+    let absolute = format!("/{}", pattern.trim_start_matches('/').trim_end_matches('/'));
+    let pattern = glob::Pattern::new(&absolute).map_err(|error| {
+        Failure::usage(format!("--stage-out {text}: {}", error.msg.to_lowercase()))
+    })?;
+    Ok((pattern, directory))
+}
+
+/// Finds the program as exec will.
+fn check_program(program: &OsString) -> Outcome<()> {
+    let name = program.to_string_lossy();
+    let executable = |path: &Path| {
+        nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok()
+            && path
+                .metadata()
+                .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+    };
+    let path = Path::new(program);
+    let mut candidates = Vec::new();
+    if name.contains('/') {
+        candidates.push(path.to_owned());
+    } else {
+        let paths = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+        candidates.extend(std::env::split_paths(&paths).map(|directory| directory.join(path)));
+    }
+    if name.is_empty() || !candidates.iter().any(|candidate| candidate.exists()) {
+        let place = if name.contains('/') { "no such file" } else { "not found in PATH" };
+        return Err(Failure::new(
+            status::NOT_FOUND,
+            format!("start {name}: {place}; nothing was started"),
+        ));
+    }
+    if !candidates.iter().any(|candidate| executable(candidate)) {
+        return Err(Failure::new(
+            status::NOT_EXECUTABLE,
+            format!("start {name}: not an executable file; nothing was started"),
+        ));
+    }
+    Ok(())
+}
+
+/// A run under way. Dropping it leaves nothing behind.
+struct Run<'a> {
+    options: &'a args::Run,
+    signals: Signals,
+    directory: PoolDirectory,
+    pool_file: PoolFile,
+    secret: Secret,
+    mount: PathBuf,
+    /// Directories that we made, inner ones first.
+    made: Vec<PathBuf>,
+    job: Option<(Child, Channel)>,
+    fleet: Option<Fleet>,
+    deaths: Vec<Death>,
+}
+
+impl<'a> Run<'a> {
+    fn prepare(options: &'a args::Run, wishes: &Wishes, signals: Signals) -> Outcome<Run<'a>> {
+        let name = match &options.name {
+            Some(name) => name.clone(),
+            None => format!("run-{}", std::process::id()),
+        };
+        let (directory, secret) = PoolDirectory::make(&name, wishes.plan.secret()?)?;
+        let pool_file = PoolFile {
+            name: name.clone(),
+            servers: Vec::new(),
+            owns_servers: true,
+            keeper: Some(Process::me()?),
+            processes: Vec::new(),
+            mounts: Vec::new(),
+            connections: options.servers.wire.connections.map(usize::from),
+        };
+        let mut run = Run {
+            options,
+            signals,
+            directory,
+            pool_file,
+            secret,
+            mount: PathBuf::new(),
+            made: Vec::new(),
+            job: None,
+            fleet: None,
+            deaths: Vec::new(),
+        };
+        run.directory.write(&run.pool_file)?;
+        match &options.mount {
+            Some(directory) => {
+                run.mount = directory
+                    .canonicalize()
+                    .map_err(|error| Failure::system("mount", directory.display(), error))?;
+            }
+            None => run.make_mount_point(&name)?,
+        }
+        // Whether a mount can be had is known soonest: before servers are started.
+        run.start_job()?;
+        run.note(format_args!("starting {}", wishes.plan.describe()));
+        let fleet =
+            Fleet::start(&wishes.plan, &run.secret, &run.directory.path, "warn", &run.signals)?;
+        run.pool_file.servers.clone_from(&fleet.addresses);
+        run.pool_file.processes = fleet.processes();
+        run.fleet = Some(fleet);
+        crate::pool::form(&run.access(), &name, &options.servers)?;
+        run.directory.write(&run.pool_file)?;
+        Ok(run)
+    }
+
+    fn access(&self) -> Access {
+        Access::new(&self.pool_file, &self.secret)
+    }
+
+    fn note(&self, text: std::fmt::Arguments<'_>) {
+        if !self.options.quiet {
+            tell(text);
+        }
+    }
+
+    /// A short path: some programs have room for few characters.
+    fn make_mount_point(&mut self, name: &str) -> Outcome<()> {
+        let base = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+            Some(runtime) if runtime.is_dir() && state::private_directory(&runtime).is_ok() => {
+                runtime.join("weir")
+            }
+            _ => std::env::temp_dir().join(format!("weir-{}", nix::unistd::Uid::effective())),
+        };
+        let mount = base.join(name);
+        // Another run that ends may remove the base just before we use it.
+        let mut tries = 0;
+        loop {
+            let made =
+                state::private_directory(&base).and_then(|()| state::private_directory(&mount));
+            tries += 1;
+            match made {
+                Ok(()) => break,
+                Err(failure) if tries == 10 => return Err(failure),
+                Err(_) => {}
+            }
+        }
+        namespace::check_mount_point(&mount)?;
+        self.made = vec![mount.clone(), base];
+        self.mount = mount;
+        Ok(())
+    }
+
+    /// Starts the job and has it mount: privately, or else with fusermount3.
+    fn start_job(&mut self) -> Outcome<()> {
+        let mut causes = Vec::new();
+        for way in [Way::Private, Way::Helper] {
+            let (child, channel) = Channel::start("keep-run", |_| ())?;
+            self.job = Some((child, channel));
+            let order = Order::Mount {
+                way,
+                directory: self.mount.clone().into(),
+                remove: self.made.iter().map(|path| path.clone().into()).collect(),
+                pool: self.directory.path.clone().into(),
+            };
+            self.send(&order)?;
+            match self.hear(Duration::from_secs(20)) {
+                Ok(Word::Mounted) => {
+                    if way == Way::Helper {
+                        self.note(format_args!("no private namespace to be had: the mount is seen by all of this user's processes"));
+                    }
+                    return Ok(());
+                }
+                Ok(_) => causes.push("the mounting process makes no sense".to_owned()),
+                Err(failure) if sys::interrupted().is_some() => return Err(failure),
+                Err(failure) => causes.push(failure.text),
+            }
+            self.end_job();
+        }
+        let cause = |text: &String| {
+            let prefix = format!("mount {}: ", self.mount.display());
+            let text = text.strip_prefix(&prefix).unwrap_or(text);
+            text.split("; 'weir doctor'").next().unwrap_or_default().to_owned()
+        };
+        Err(Failure::new(
+            status::UNAVAILABLE,
+            format!(
+                "mount {}: neither in a namespace ({}) nor with fusermount3 ({}); 'weir doctor' says what to do",
+                self.mount.display(),
+                cause(&causes[0]),
+                cause(&causes[1])
+            ),
+        ))
+    }
+
+    fn send(&mut self, order: &Order) -> Outcome<()> {
+        match &mut self.job {
+            Some((_, channel)) => channel.send(order),
+            None => Err(Failure::say("mount: its process is gone")),
+        }
+    }
+
+    /// The job's next word; a failure of its own, silence and interrupts are failures.
+    fn hear(&mut self, limit: Duration) -> Outcome<Word> {
+        let until = Instant::now() + limit;
+        let Some((_, channel)) = &mut self.job else {
+            return Err(Failure::say("mount: its process is gone"));
+        };
+        loop {
+            if channel.has_message()
+                || sys::wait_readable(&[channel.as_fd()], Some(Duration::from_millis(50)))[0]
+            {
+                return match channel.receive::<Word>()? {
+                    Some(Word::Failed { status, text }) => Err(Failure::new(status, text)),
+                    Some(word) => Ok(word),
+                    None => Err(Failure::new(status::UNAVAILABLE, "mount: its process died")),
+                };
+            }
+            interruption()?;
+            if Instant::now() > until {
+                return Err(Failure::new(
+                    status::UNAVAILABLE,
+                    format!("mount: its process was silent for {} s", limit.as_secs()),
+                ));
+            }
+        }
+    }
+
+    fn stage_in(&mut self, wishes: &Wishes) -> Outcome<()> {
+        if wishes.stage_in.is_empty() {
+            return Ok(());
+        }
+        let store = Store::connect(&self.access())?;
+        let pairs: Vec<Pair> = wishes
+            .stage_in
+            .iter()
+            .map(|(source, destination)| Pair {
+                source: Endpoint::Local(source.clone()),
+                destination: Endpoint::Pool(destination.clone()),
+            })
+            .collect();
+        for pair in &pairs {
+            if let Endpoint::Pool(path) = &pair.destination {
+                store.make_parents(path)?;
+            }
+        }
+        let done = copy::copy(
+            &store,
+            pairs,
+            &copy::Options { recursive: true, title: "stage in", ..Default::default() },
+        )?;
+        interruption()?;
+        done.check("stage in")?;
+        self.note(format_args!("staged in {} files, {}", done.files, show(done.bytes)));
+        Ok(())
+    }
+
+    /// Starts the program and waits for its end, passing signals on and watching the servers.
+    fn attend(&mut self) -> Outcome<Ended> {
+        let order = Order::Serve { access: self.access(), cache: self.options.cache };
+        self.send(&order)?;
+        self.hear(Duration::from_secs(60))?;
+        interruption()?;
+        let start = Order::Start {
+            command: self.options.command.clone(),
+            variables: vec![
+                ("WEIR_MOUNT".into(), self.mount.clone().into()),
+                ("WEIR_POOL".into(), self.pool_file.name.clone().into()),
+            ],
+            group: nix::unistd::getpgrp().as_raw(),
+        };
+        self.send(&start)?;
+        match self.hear(Duration::from_secs(60))? {
+            Word::Started => {}
+            _ => return Err(Failure::say("start: the mounting process makes no sense")),
+        }
+        let mut interrupts = 0;
+        let mut end_by: Option<Instant> = None;
+        loop {
+            let Some((_, channel)) = &mut self.job else {
+                return Err(Failure::say("mount: its process is gone"));
+            };
+            let limit = end_by.map(|end_by| end_by.saturating_duration_since(Instant::now()));
+            let ready = match channel.has_message() {
+                true => vec![true],
+                false => sys::wait_readable(&[channel.as_fd(), self.signals.as_fd()], limit),
+            };
+            if ready[0] {
+                match channel.receive::<Word>()? {
+                    Some(Word::Ended(ended)) => return Ok(*ended),
+                    Some(Word::Failed { status, text }) => return Err(Failure::new(status, text)),
+                    Some(_) => {}
+                    None => {
+                        return Err(Failure::new(
+                            status::POOL_LOST,
+                            "serve mount: its process died; the program was ended",
+                        ));
+                    }
+                }
+            }
+            self.watch_servers(true);
+            while let Some(caught) = self.signals.next() {
+                match caught.signal {
+                    Signal::SIGCHLD => continue,
+                    Signal::SIGINT | Signal::SIGQUIT => interrupts += 1,
+                    Signal::SIGTERM | Signal::SIGHUP => {
+                        end_by.get_or_insert_with(|| Instant::now() + TERM_GRACE);
+                    }
+                    _ => {}
+                }
+                // What the terminal sends, the program has got as well.
+                if !caught.from_terminal {
+                    self.send(&Order::Signal(caught.signal as i32))?;
+                }
+            }
+            let late = end_by.is_some_and(|end_by| Instant::now() >= end_by);
+            if interrupts >= INTERRUPTS_MAX || late {
+                tell("the program does not end when asked; ending it");
+                self.send(&Order::Kill)?;
+                interrupts = 0;
+                end_by = None;
+            }
+        }
+    }
+
+    /// Notices servers that died, and says so.
+    fn watch_servers(&mut self, running: bool) {
+        let Some(fleet) = &mut self.fleet else { return };
+        for death in fleet.deaths() {
+            let consequence = match running {
+                true => "what it held is lost, reading it gives EIO",
+                false => "what it held is lost",
+            };
+            tell(format_args!("{death}; {consequence}"));
+            self.deaths.push(death);
+        }
+    }
+
+    /// Saves, reports, and says what vanishes.
+    fn finish(&mut self, wishes: &Wishes, ended: Ended) -> Outcome<u8> {
+        self.watch_servers(false);
+        if let Some(signal) = sys::interrupted() {
+            tell(format_args!(
+                "{signal} came; the program ended with status {}",
+                ended.exit_status
+            ));
+        }
+        if ended.left_running > 0 {
+            tell(format_args!(
+                "ended {} processes that the program left running",
+                ended.left_running
+            ));
+        }
+        // From here on another signal ends what is under way.
+        sys::forget_interrupt();
+        let command = self.options.command.iter().map(|word| word.to_string_lossy().into_owned());
+        let (servers, store) = match Store::connect(&self.access()) {
+            Ok(store) => (self.server_status(&store), Some(store)),
+            Err(failure) => {
+                tell(format_args!(
+                    "{failure}; nothing can be saved and the servers' counts are unknown"
+                ));
+                (Vec::new(), None)
+            }
+        };
+        let lost = !self.deaths.is_empty();
+        let mut report = Report::new(
+            command.collect(),
+            self.pool_file.name.clone(),
+            ended,
+            servers,
+            self.deaths.clone(),
+        );
+        if lost && report.exit_status == 0 {
+            report.exit_status = status::POOL_LOST;
+        }
+        let mut saved = Vec::new();
+        let mut tree = None;
+        if let Some(store) = &store {
+            tree = store
+                .walk(Path::new("/"))
+                .map_err(|failure| tell(format_args!("list what is left: {failure}")))
+                .ok();
+            if report.exit_status == 0
+                && let Some(tree) = &tree
+                && let Err(failure) = self.stage_out(wishes, store, tree, &mut saved)
+            {
+                tell(&failure);
+                report.exit_status = status::NOT_SAVED;
+            }
+        } else if report.exit_status == 0 && !wishes.stage_out.is_empty() {
+            report.exit_status = status::NOT_SAVED;
+        }
+        if let (Some(store), Some(tree)) = (&store, &tree) {
+            if report.exit_status != 0
+                && let Some(directory) = &self.options.keep_on_failure
+            {
+                match self.keep(store, directory) {
+                    Ok(()) => saved = vec![PathBuf::from("/")],
+                    Err(failure) => tell(&failure),
+                }
+            }
+            report.vanished = vanished(tree, &saved);
+        }
+        self.tell_report(&report)?;
+        Ok(report.exit_status)
+    }
+
+    /// The servers' counters; those that do not answer are told of.
+    fn server_status(&mut self, store: &Store) -> Vec<weir_core::wire::control::ServerStatus> {
+        let mut found = Vec::new();
+        for (index, status) in store.status().into_iter().enumerate() {
+            match status {
+                Ok(status) => found.push(status),
+                Err(_) if self.deaths.iter().any(|death| death.index == index) => {}
+                Err(error) => {
+                    let address = self.pool_file.servers.get(index).cloned().unwrap_or_default();
+                    let death = Death { index, address, how: error.cause };
+                    tell(format_args!(
+                        "server {index} ({}) is lost: {}; what it held is lost",
+                        death.address, death.how
+                    ));
+                    self.deaths.push(death);
+                }
+            }
+        }
+        found
+    }
+
+    fn stage_out(
+        &self,
+        wishes: &Wishes,
+        store: &Store,
+        tree: &[(PathBuf, Attributes)],
+        saved: &mut Vec<PathBuf>,
+    ) -> Outcome<()> {
+        let mut pairs = Vec::new();
+        let exactly = glob::MatchOptions { require_literal_separator: true, ..Default::default() };
+        for (pattern, directory) in &wishes.stage_out {
+            let mut matched: Vec<&Path> = Vec::new();
+            for (path, _) in tree {
+                // What lies in a directory that matches goes with it.
+                let covered = matched.iter().any(|above| path.starts_with(above));
+                if !covered && pattern.matches_path_with(path, exactly) {
+                    matched.push(path);
+                }
+            }
+            if matched.is_empty() {
+                return Err(Failure::new(
+                    status::NOT_SAVED,
+                    format!("stage out {}: nothing in the pool matches", pattern.as_str()),
+                ));
+            }
+            for path in matched {
+                let relative = path.strip_prefix("/").unwrap_or(path);
+                let destination = match directory {
+                    Some(directory) => directory.join(relative.file_name().unwrap_or_default()),
+                    None => relative.to_owned(),
+                };
+                if let Some(parent) =
+                    destination.parent().filter(|parent| !parent.as_os_str().is_empty())
+                {
+                    std::fs::create_dir_all(parent).map_err(|error| {
+                        Failure::system("make directory", parent.display(), error)
+                    })?;
+                }
+                pairs.push(Pair {
+                    source: Endpoint::Pool(path.to_owned()),
+                    destination: Endpoint::Local(destination),
+                });
+                saved.push(path.to_owned());
+            }
+        }
+        if pairs.is_empty() {
+            return Ok(());
+        }
+        let done = copy::copy(
+            store,
+            pairs,
+            &copy::Options { recursive: true, title: "stage out", ..Default::default() },
+        )
+        .and_then(|done| done.check("stage out").map(|()| done))
+        .inspect_err(|_| saved.clear())?;
+        self.note(format_args!("staged out {} files, {}", done.files, show(done.bytes)));
+        Ok(())
+    }
+
+    fn keep(&self, store: &Store, directory: &Path) -> Outcome<()> {
+        let directory = match directory.as_os_str().is_empty() {
+            true => PathBuf::from(format!("{}-kept", self.pool_file.name)),
+            false => directory.to_owned(),
+        };
+        let pair = Pair {
+            source: Endpoint::Pool("/".into()),
+            destination: Endpoint::Local(directory.clone()),
+        };
+        let done = copy::copy(
+            store,
+            vec![pair],
+            &copy::Options { recursive: true, title: "keep", ..Default::default() },
+        )?;
+        tell(format_args!(
+            "kept {} files, {}, in {}",
+            done.files,
+            show(done.bytes),
+            directory.display()
+        ));
+        done.check("keep")
+    }
+
+    fn tell_report(&self, report: &Report) -> Outcome<()> {
+        if !self.options.quiet {
+            let text = report.text(self.options.report_files);
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+            let vanished = &report.vanished;
+            if vanished.files > 0 {
+                let biggest: Vec<String> = vanished
+                    .biggest
+                    .iter()
+                    .map(|(path, bytes)| format!("{path} ({})", show(*bytes)))
+                    .collect();
+                let more = if vanished.files as usize > biggest.len() { ", ..." } else { "" };
+                tell(format_args!(
+                    "{} files, {}, vanish with the pool: {}{more}",
+                    vanished.files,
+                    show(vanished.bytes),
+                    biggest.join(", ")
+                ));
+            }
+        }
+        for death in &report.servers_lost {
+            tell(format_args!(
+                "lost server {} ({}) during the run; results may be incomplete",
+                death.index, death.address
+            ));
+        }
+        if let Some(file) = &self.options.report {
+            let write = || {
+                let mut text = serde_json::to_vec_pretty(report)?;
+                text.push(b'\n');
+                std::fs::write(file, text)
+            };
+            write().map_err(|error| {
+                Failure::new(
+                    if report.exit_status == 0 { status::NOT_SAVED } else { report.exit_status },
+                    format!("write report {}: {}", file.display(), plain(error)),
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    fn end_job(&mut self) {
+        let Some((mut child, mut channel)) = self.job.take() else { return };
+        let _ = channel.send(&Order::Kill);
+        let until = Instant::now() + Duration::from_secs(15);
+        while matches!(child.try_wait(), Ok(None)) {
+            if Instant::now() > until {
+                let _ = child.kill();
+                let _ = child.wait();
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        self.end_job();
+        let spared = self.fleet.as_ref().map(Fleet::pids).unwrap_or_default();
+        // If the job was killed, what it had started is ours now.
+        sys::end_children(&spared, Duration::ZERO);
+        if namespace::is_mounted(&self.mount) && !self.mount.as_os_str().is_empty() {
+            let _ = namespace::unmount(&self.mount);
+        }
+        self.fleet = None;
+        for directory in &self.made {
+            let _ = std::fs::remove_dir(directory);
+        }
+        self.directory.clear();
+    }
+}
+
+/// An error if we were asked to end before the program was started.
+fn interruption() -> Outcome<()> {
+    match sys::interrupted() {
+        None => Ok(()),
+        Some(signal) => Err(Failure::new(
+            status::SIGNALLED + signal as u8,
+            format!("run: {signal} came before the program was started; nothing is left"),
+        )),
+    }
+}
+
+/// What of a pool's files is not saved.
+fn vanished(tree: &[(PathBuf, Attributes)], saved: &[PathBuf]) -> Vanished {
+    let mut vanished = Vanished::default();
+    for (path, attributes) in tree {
+        let kept = saved.iter().any(|above| path.starts_with(above));
+        if kept || attributes.kind == FileKind::Directory {
+            continue;
+        }
+        vanished.files += 1;
+        vanished.bytes += attributes.size;
+        vanished.biggest.push((path.display().to_string(), attributes.size));
+    }
+    vanished.biggest.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    vanished.biggest.truncate(BIGGEST);
+    vanished
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stage_in_wants_what_is_there() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let file = directory.path().join("a:b");
+        std::fs::write(&file, "x").expect("written");
+        let file = file.to_str().expect("utf-8");
+        assert_eq!(parse_stage_in(file).expect("there").1, Path::new("/a:b"));
+        assert_eq!(parse_stage_in(&format!("{file}:/c/d")).expect("there").1, Path::new("/c/d"));
+        let failure = parse_stage_in("/no/such:x").expect_err("not there");
+        assert_eq!(failure.status, status::NO_INPUT);
+        assert!(failure.text.contains("/no/such:"), "{}", failure.text);
+    }
+
+    #[test]
+    fn stage_out_is_a_pattern_in_the_pool() {
+        let (pattern, directory) = parse_stage_out("out/*:saved").expect("good");
+        assert_eq!((pattern.as_str(), directory), ("/out/*", Some("saved".into())));
+        assert!(parse_stage_out("a[").is_err());
+    }
+
+    #[test]
+    fn programs_are_looked_up_as_exec_does() {
+        assert!(check_program(&"sh".into()).is_ok());
+        assert_eq!(check_program(&"no-such-program".into()).expect_err("none").status, 127);
+        assert_eq!(check_program(&"/".into()).expect_err("directory").status, 126);
+        assert_eq!(check_program(&"/no/such".into()).expect_err("none").status, 127);
+    }
+}
