@@ -125,6 +125,8 @@ enum State {
 #[derive(Debug)]
 struct Slot<T> {
     sequence: u32,
+    /// How far the server said that it got, when the connection was made.
+    reached: u32,
     /// None: free, or abandoned while `sent`.
     request: Option<Request<T>>,
     /// Sent on this or an earlier connection, and not answered.
@@ -140,6 +142,8 @@ pub struct Session<T> {
     timing: Timing,
     state: State,
     slots: Vec<Slot<T>>,
+    /// Slots that hold a request (others are free, or abandoned and waited for no more).
+    in_slots: usize,
     free: Vec<u16>,
     waiting: VecDeque<Request<T>>,
     /// Frames of the handshake and heartbeats: go out first.
@@ -167,6 +171,7 @@ impl<T> Session<T> {
             timing,
             state: State::Idle { retry_ms: 0 },
             slots: Vec::new(),
+            in_slots: 0,
             free: Vec::new(),
             waiting: VecDeque::new(),
             urgent: VecDeque::new(),
@@ -200,7 +205,7 @@ impl<T> Session<T> {
 
     /// Requests under way or waiting.
     pub fn outstanding(&self) -> usize {
-        self.waiting.len() + self.slots.len() - self.free.len()
+        self.waiting.len() + self.in_slots
     }
 
     /// Takes a request in. Fails, giving it back, where too many wait already.
@@ -228,7 +233,8 @@ impl<T> Session<T> {
             let slot = match self.free.pop() {
                 Some(slot) => slot,
                 None if self.slots.len() < SLOTS_PER_STREAM_MAX => {
-                    let fresh = Slot { sequence: 0, request: None, sent: false, answer: None };
+                    let fresh =
+                        Slot { sequence: 0, reached: 0, request: None, sent: false, answer: None };
                     self.slots.push(fresh);
                     (self.slots.len() - 1) as u16
                 }
@@ -237,6 +243,7 @@ impl<T> Session<T> {
             let entry = &mut self.slots[usize::from(slot)];
             entry.sequence = entry.sequence.wrapping_add(1);
             entry.request = self.waiting.pop_front();
+            self.in_slots += 1;
             entry.sent = false;
             self.outgoing.push_back(slot);
         }
@@ -260,6 +267,7 @@ impl<T> Session<T> {
             .position(|slot| slot.request.as_ref().is_some_and(|request| matches(&request.tag)))?;
         let entry = &mut self.slots[slot];
         let request = entry.request.take()?;
+        self.in_slots -= 1;
         entry.answer = None;
         if !entry.sent {
             // The sequence number was never used: the next request takes it.
@@ -281,8 +289,12 @@ impl<T> Session<T> {
         let &slot = self.outgoing.front()?;
         let entry = &mut self.slots[usize::from(slot)];
         let Some(request) = &entry.request else {
-            // Abandoned: its number was used, or the server would be out of step; nothing to send.
+            // Abandoned before it could be sent again: the slot goes on from what the server has.
             self.outgoing.pop_front();
+            entry.sequence = entry.reached;
+            entry.sent = false;
+            self.free.push(slot);
+            self.fill_slots();
             return self.poll_transmit();
         };
         if let Some(capability) = &request.capability
@@ -410,11 +422,11 @@ impl<T> Session<T> {
         let mut ended = Vec::new();
         for index in 0..self.slots.len() {
             let entry = &mut self.slots[index];
+            // A server that does not know the slot takes any number.
+            entry.reached = welcome.sequences.get(index).copied().unwrap_or(entry.sequence);
             if entry.request.is_none() {
                 // Free, or abandoned after it was sent: the server says how far the slot got.
-                if let Some(&sequence) = welcome.sequences.get(index) {
-                    entry.sequence = sequence;
-                }
+                entry.sequence = entry.reached;
                 if std::mem::take(&mut entry.sent) {
                     self.free.push(index as u16);
                 }
@@ -507,6 +519,7 @@ impl<T> Session<T> {
     fn end_slot(&mut self, index: usize, result: Result<Reply>) -> Option<Completion<T>> {
         let entry = &mut self.slots[index];
         let request = entry.request.take();
+        self.in_slots -= usize::from(request.is_some());
         entry.sent = false;
         entry.answer = None;
         self.free.push(index as u16);
@@ -591,6 +604,8 @@ impl<T> Session<T> {
             .chain(waiting)
             .map(|request| Completion { tag: request.tag, result: Err(error.clone()) })
             .collect();
+        self.in_slots = 0;
+        self.receiving = None;
         self.outgoing.clear();
         for (index, slot) in self.slots.iter_mut().enumerate() {
             let index = index as u16;

@@ -78,8 +78,10 @@ impl Sink for Collector {
     }
 }
 
+type AnyLink = Box<dyn Link<Owned>>;
+
 /// A connected pair of links of each transport.
-fn pairs() -> Vec<(&'static str, Box<dyn Link<Owned>>, Box<dyn Link<Owned>>)> {
+fn pairs() -> Vec<(&'static str, AnyLink, AnyLink)> {
     let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
     let left = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
     let (right, _) = listener.accept().expect("accept");

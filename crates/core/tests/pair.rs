@@ -1,0 +1,379 @@
+//! Session and service as a pair on a virtual clock: what breaks between them, and what happens
+//! once all the same.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use weir_core::auth::{Role, Secret};
+use weir_core::config::{SLOTS_PER_STREAM_MAX, Timing};
+use weir_core::error::{Code, Error};
+use weir_core::service::meta::MemoryStore;
+use weir_core::service::storage::HeapMemory;
+use weir_core::service::{Action, Outgoing, Peer, Service, ServiceOptions, Usage};
+use weir_core::session::{Completion, Expired, Identity, Incoming, Request, Session};
+use weir_core::types::{ClientId, Incarnation, Now, ServerIndex, TargetId, WallTime};
+use weir_core::wire::control::{
+    ControlReply, ControlRequest, Formation, PoolMap, ServerEntry, TargetEntry,
+};
+use weir_core::wire::{self, HEADER_BYTES, Header, Kind};
+
+const SILENCE_MS: u64 = 1_000;
+
+fn timing() -> Timing {
+    Timing { heartbeat_ms: 200, silence_ms_max: SILENCE_MS, lease_ms: 5_000, ..Timing::default() }
+}
+
+fn service(life: u64) -> Arc<Service> {
+    Service::new(ServiceOptions {
+        incarnation: Incarnation(life),
+        secret: Secret::from_bytes([1; 32]),
+        timing: timing(),
+        memory: vec![(Incarnation(life), Box::new(HeapMemory::new(4 << 20)))],
+        store: Box::new(MemoryStore::new(1 << 20)),
+        description: ("0".to_owned(), 1, "host".to_owned()),
+        usage: Box::new(Usage::default),
+        started: Now::default(),
+    })
+}
+
+/// A client's session and a server, joined by a wire that a test can cut.
+struct Pair {
+    now_ms: u64,
+    session: Session<u32>,
+    service: Arc<Service>,
+    peer: Option<Peer>,
+    nonce: u8,
+    /// Tags of requests that ended, and how.
+    ended: Vec<(u32, Result<Vec<u8>, Code>)>,
+    /// Answers are dropped: the wire breaks on its way back.
+    deaf: bool,
+    /// The server is reachable.
+    reachable: bool,
+    /// The server reads and answers.
+    awake: bool,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let identity = Identity {
+            client: ClientId(5),
+            stream: 0,
+            role: Role::Owner,
+            secret: Secret::from_bytes([1; 32]).for_role(Role::Owner),
+            server_name: "server 0 (h:1)".to_owned(),
+        };
+        Pair {
+            now_ms: 10,
+            session: Session::new(identity, timing()),
+            service: service(1),
+            peer: None,
+            nonce: 0,
+            ended: Vec::new(),
+            deaf: false,
+            reachable: true,
+            awake: true,
+        }
+    }
+
+    fn now(&self) -> Now {
+        Now { mono_ms: self.now_ms, wall: WallTime(self.now_ms as i64 * 1_000_000) }
+    }
+
+    fn submit(&mut self, tag: u32, request: &ControlRequest, once: bool) {
+        let request = Request {
+            kind: Kind::Control,
+            body: wire::encode(request),
+            payload_length: 0,
+            capability: None,
+            once,
+            tag,
+        };
+        self.session.submit(self.now_ms, request).expect("taken");
+    }
+
+    fn end(&mut self, completions: impl IntoIterator<Item = Completion<u32>>) {
+        for completion in completions {
+            let result = completion.result.map(|reply| reply.body).map_err(|error| error.code);
+            self.ended.push((completion.tag, result));
+        }
+    }
+
+    fn cut(&mut self) {
+        if let Some(mut peer) = self.peer.take() {
+            self.service.closed(self.now(), &mut peer);
+            self.session.disconnected(self.now_ms, Error::because(Code::ServerLost, "cut"));
+        }
+    }
+
+    fn handle(&mut self, outgoing: Outgoing) {
+        let header = Header::decode(outgoing.head.first_chunk().expect("header")).expect("good");
+        match self.session.receive(self.now_ms, header, &outgoing.head[HEADER_BYTES..]) {
+            Incoming::Nothing | Incoming::Discard => {}
+            Incoming::Done(completion) => self.end([completion]),
+            Incoming::Ready(completions) => self.end(completions),
+            Incoming::Close(completions) => {
+                self.end(completions);
+                self.cut();
+            }
+            Incoming::Payload(_) => panic!("no payloads here"),
+        }
+    }
+
+    /// Lets everything happen that can happen now.
+    fn settle(&mut self) {
+        loop {
+            match self.session.handle_timeout(self.now_ms) {
+                Expired::Nothing => {}
+                Expired::Connect if self.reachable => {
+                    self.nonce += 1;
+                    self.peer = Some(self.service.accept([self.nonce; 32]));
+                    self.session.connected([self.nonce; 32]);
+                }
+                Expired::Connect => {
+                    let trouble = Error::because(Code::ServerLost, "refused");
+                    self.session.disconnected(self.now_ms, trouble);
+                }
+                Expired::Lost(completions) => {
+                    self.end(completions);
+                    if let Some(mut peer) = self.peer.take() {
+                        self.service.closed(self.now(), &mut peer);
+                    }
+                }
+            }
+            if !self.awake || self.peer.is_none() {
+                return;
+            }
+            let Some(transmit) = self.session.poll_transmit() else { return };
+            let header =
+                Header::decode(transmit.head.first_chunk().expect("header")).expect("good");
+            let body = &transmit.head[HEADER_BYTES..];
+            let now = self.now();
+            let peer = self.peer.as_mut().expect("connected");
+            let answer = match self.service.frame(now, peer, header, body) {
+                Action::Nothing => None,
+                Action::Send(outgoing) | Action::Discard(outgoing) => Some(outgoing),
+                Action::Later(mut task) => {
+                    match task.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                        Poll::Ready(outgoing) => Some(outgoing),
+                        Poll::Pending => panic!("the in-memory store never waits"),
+                    }
+                }
+                Action::Close(outgoing) => outgoing,
+                Action::Receive(_) => panic!("no payloads here"),
+            };
+            // The handshake goes through even to the deaf: it is the answers that get lost.
+            let handshake = matches!(header.kind, Kind::Hello | Kind::Proof);
+            match answer {
+                Some(outgoing) if handshake || !self.deaf => self.handle(outgoing),
+                _ => {}
+            }
+        }
+    }
+
+    fn pass(&mut self, ms: u64) {
+        for _ in 0..ms / 10 {
+            self.now_ms += 10;
+            self.settle();
+        }
+    }
+}
+
+#[test]
+fn requests_are_answered_in_their_own_slots() {
+    let mut pair = Pair::new();
+    for tag in 0..200 {
+        pair.submit(tag, &ControlRequest::Describe, false);
+    }
+    pair.settle();
+    let mut tags: Vec<u32> = pair.ended.iter().map(|(tag, _)| *tag).collect();
+    tags.sort_unstable();
+    assert_eq!(tags, (0..200).collect::<Vec<_>>());
+    assert!(pair.ended.iter().all(|(_, result)| result.is_ok()));
+    assert_eq!(pair.session.outstanding(), 0);
+    assert_eq!(pair.session.poll_timeout(), None);
+}
+
+#[test]
+fn a_request_whose_answer_was_lost_gets_its_first_answer() {
+    let mut pair = Pair::new();
+    pair.submit(0, &ControlRequest::Describe, true);
+    pair.settle();
+    // A server joins a pool once: carried out again, the request would fail.
+    let key = pair.session.connection_key().expect("connected").seal(&[9; 32]);
+    let target = TargetEntry { id: TargetId(0), incarnation: Incarnation(1), memory: 4 << 20 };
+    let map = PoolMap {
+        epoch: 1,
+        pool: [0; 16],
+        name: "p".to_owned(),
+        owner_uid: 0,
+        owner_gid: 0,
+        servers: vec![ServerEntry { address: "h:1".to_owned(), targets: vec![target] }],
+        metadata: vec![ServerIndex(0)],
+        stripe_size: 1 << 20,
+        stripe_count: 0,
+    };
+    let form = Formation { map, index: ServerIndex(0), capability_key: key };
+    pair.deaf = true;
+    pair.submit(1, &ControlRequest::Form(Box::new(form)), true);
+    pair.settle();
+    assert_eq!(pair.ended.len(), 1);
+    pair.cut();
+    pair.deaf = false;
+    pair.pass(300);
+    assert_eq!(pair.ended.len(), 2);
+    let body = pair.ended[1].1.as_ref().expect("carried out once, told once");
+    assert_eq!(wire::decode(body), Ok(ControlReply::Done));
+    assert_eq!(pair.service.status(pair.now()).repeats, 1);
+}
+
+#[test]
+fn silence_is_asked_about_then_fatal_and_then_forgiven() {
+    let mut pair = Pair::new();
+    pair.submit(0, &ControlRequest::Describe, false);
+    pair.settle();
+    pair.awake = false;
+    for tag in 1..=SLOTS_PER_STREAM_MAX as u32 + 5 {
+        pair.submit(tag, &ControlRequest::Describe, true);
+    }
+    pair.pass(SILENCE_MS - 100);
+    assert_eq!(pair.ended.len(), 1, "failed before the time was over");
+    pair.pass(200);
+    assert_eq!(pair.ended.len(), SLOTS_PER_STREAM_MAX + 6);
+    assert!(pair.ended[1..].iter().all(|(_, result)| *result == Err(Code::ServerLost)));
+    // While it is away, errors come sooner; once it is back, all slots are of use again.
+    pair.ended.clear();
+    pair.submit(0, &ControlRequest::Describe, false);
+    pair.pass(400);
+    assert_eq!(pair.ended, [(0, Err(Code::ServerLost))]);
+    pair.awake = true;
+    pair.ended.clear();
+    for tag in 0..2 * SLOTS_PER_STREAM_MAX as u32 {
+        pair.submit(tag, &ControlRequest::Describe, true);
+    }
+    pair.pass(400);
+    assert_eq!(pair.ended.len(), 2 * SLOTS_PER_STREAM_MAX);
+    assert!(pair.ended.iter().all(|(_, result)| result.is_ok()), "{:?}", pair.ended);
+}
+
+#[test]
+fn a_slow_server_that_answers_heartbeats_is_waited_for() {
+    let mut pair = Pair::new();
+    pair.submit(0, &ControlRequest::Describe, false);
+    pair.settle();
+    // Its answer is held back, but the connection lives: pongs are let through.
+    pair.deaf = true;
+    pair.submit(1, &ControlRequest::Describe, false);
+    pair.settle();
+    pair.deaf = false;
+    pair.pass(10 * SILENCE_MS);
+    assert_eq!(pair.ended.len(), 1, "given up although the server is alive");
+    assert_eq!(pair.session.outstanding(), 1);
+}
+
+#[test]
+fn a_server_that_cannot_be_reached_is_lost_in_time() {
+    let mut pair = Pair::new();
+    pair.reachable = false;
+    pair.submit(0, &ControlRequest::Describe, false);
+    pair.pass(SILENCE_MS + 50);
+    assert_eq!(pair.ended, [(0, Err(Code::ServerLost))]);
+    pair.reachable = true;
+    pair.submit(1, &ControlRequest::Describe, false);
+    pair.pass(300);
+    assert!(pair.ended[1].1.is_ok());
+}
+
+#[test]
+fn a_restarted_server_fails_what_was_under_way() {
+    let mut pair = Pair::new();
+    pair.submit(0, &ControlRequest::Describe, false);
+    pair.settle();
+    pair.deaf = true;
+    pair.submit(1, &ControlRequest::Describe, false);
+    pair.settle();
+    pair.cut();
+    pair.deaf = false;
+    pair.service = service(2);
+    pair.submit(2, &ControlRequest::Describe, true);
+    pair.pass(300);
+    pair.ended.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(pair.ended[1], (1, Err(Code::Lost)));
+    assert!(pair.ended[2].1.is_ok(), "what was not yet sent is nobody's loss");
+}
+
+#[test]
+fn who_was_silent_for_longer_than_the_lease_is_told() {
+    let mut pair = Pair::new();
+    pair.submit(0, &ControlRequest::Describe, false);
+    pair.settle();
+    pair.deaf = true;
+    pair.submit(1, &ControlRequest::Describe, true);
+    pair.submit(2, &ControlRequest::Describe, false);
+    pair.settle();
+    pair.cut();
+    pair.deaf = false;
+    // The server's lease passes while the client is stopped.
+    let later = Now { mono_ms: pair.now_ms + 6_000, ..pair.now() };
+    let service = pair.service.clone();
+    let expire = std::pin::pin!(service.expire(later));
+    assert!(expire.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    pair.pass(300);
+    pair.ended.sort_by_key(|(tag, _)| *tag);
+    assert_eq!(pair.ended[1], (1, Err(Code::SessionLapsed)));
+    assert!(pair.ended[2].1.is_ok(), "what changes nothing is simply asked again");
+}
+
+#[test]
+fn abandoned_requests_leave_no_trace() {
+    let mut pair = Pair::new();
+    pair.submit(0, &ControlRequest::Describe, false);
+    pair.settle();
+    for round in 0..3 * SLOTS_PER_STREAM_MAX as u32 {
+        pair.deaf = round % 2 == 0;
+        pair.submit(100 + round, &ControlRequest::Describe, true);
+        pair.settle();
+        pair.session.cancel(|&tag| tag == 100 + round);
+        if round % 3 == 0 {
+            pair.cut();
+        }
+        if round % 7 == 0 {
+            pair.deaf = false;
+            pair.pass(200);
+        }
+    }
+    pair.cut();
+    pair.deaf = false;
+    pair.ended.clear();
+    for tag in 0..SLOTS_PER_STREAM_MAX as u32 {
+        pair.submit(tag, &ControlRequest::Describe, true);
+    }
+    pair.pass(300);
+    assert_eq!(pair.ended.len(), SLOTS_PER_STREAM_MAX);
+    for (_, result) in &pair.ended {
+        let body = result.as_ref().expect("answered");
+        assert!(matches!(wire::decode(body), Ok(ControlReply::Description(_))));
+    }
+}
+
+#[test]
+fn a_newer_connection_fences_the_older_one() {
+    let mut pair = Pair::new();
+    pair.submit(0, &ControlRequest::Describe, false);
+    pair.settle();
+    let mut old = pair.peer.take().expect("connected");
+    pair.session.disconnected(pair.now_ms, Error::because(Code::ServerLost, "cut"));
+    pair.submit(1, &ControlRequest::Describe, false);
+    pair.pass(300);
+    assert_eq!(pair.ended.len(), 2);
+    let body = wire::encode(&ControlRequest::Shutdown);
+    let header = Header {
+        kind: Kind::Control,
+        slot: 0,
+        sequence: 2,
+        body_length: body.len() as u32,
+        payload_length: 0,
+    };
+    let action = pair.service.frame(pair.now(), &mut old, header, &body);
+    assert!(matches!(action, Action::Close(_)));
+    assert!(!pair.service.shutdown_asked());
+}
