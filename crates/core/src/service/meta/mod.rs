@@ -363,12 +363,7 @@ impl MetaService {
     }
 
     /// Takes a name's count off a loaded inode that is not a directory; it may be the last.
-    async fn drop_name<'a>(
-        &'a self,
-        txn: &mut Txn<'_>,
-        ino: Ino,
-        at: WallTime,
-    ) -> Step<Fate<'a>> {
+    async fn drop_name<'a>(&'a self, txn: &mut Txn<'_>, ino: Ino, at: WallTime) -> Step<Fate<'a>> {
         let inode = txn.change(ino);
         if inode.nlink == 0 {
             // It lost its last name between our reading the name and the inode.

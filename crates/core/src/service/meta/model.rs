@@ -842,3 +842,86 @@ fn requests_at_once_leave_everything_in_order() {
         bed.tear_down();
     }
 }
+
+/// Pairs of requests that would break the tree if they did not notice each other.
+#[test]
+fn races_end_as_if_one_had_been_first() {
+    let who = user(1000);
+    let create = |path: &str| MetaRequest::Create {
+        place: place(path),
+        mode: 0o644,
+        exclusive: false,
+        open: OpenMode::WRITE,
+        layout: LayoutWish::default(),
+    };
+    let directory = |path: &str| MetaRequest::MakeDirectory { place: place(path), mode: 0o755 };
+    let remove = |path: &str| MetaRequest::RemoveDirectory { place: place(path) };
+    let unlink = |path: &str| MetaRequest::Unlink { place: place(path) };
+    let rename = |from: &str, to: &str| MetaRequest::Rename {
+        from: place(from),
+        to: place(to),
+        no_replace: false,
+        exchange: false,
+    };
+    for seed in 0..150 {
+        let races = [
+            [remove("a"), create("a/x")],
+            [rename("b", "a"), create("a/x")],
+            [rename("a", "b/a"), rename("b", "a/b")],
+            [rename("a", "b/a"), remove("b")],
+            [unlink("f"), create("f")],
+            [unlink("f"), MetaRequest::Link { ino: Ino(0), place: place("g") }],
+            [unlink("f"), rename("h", "f")],
+            [unlink("f"), MetaRequest::Open { ino: Ino(0), open: OpenMode::READ }],
+            [directory("a/d"), remove("a")],
+            // Neither moves anything that the other's own parents are.
+            [rename("p/a", "q/b/c/a"), rename("q/b", "p/a/d/b")],
+        ];
+        for race in races {
+            let bed = Bed::new(seed, true);
+            let mut dice = Dice::new(seed + 5000);
+            for path in ["a", "b", "p", "p/a", "p/a/d", "q", "q/b", "q/b/c"] {
+                bed.ask(0, directory(path)).unwrap();
+            }
+            for path in ["f", "h"] {
+                bed.ask(0, create(path)).unwrap();
+                bed.service.client_gone(ClientId(0));
+            }
+            let lookup = MetaRequest::Lookup { place: place("f"), follow: false };
+            let Ok(MetaReply::Found(file)) = bed.ask(0, lookup) else { panic!("f is there") };
+            let mut opened = Vec::new();
+            let mut tasks: Vec<Task<'_>> = Vec::new();
+            for mut request in race.clone() {
+                if let MetaRequest::Link { ino, .. } | MetaRequest::Open { ino, .. } = &mut request
+                {
+                    *ino = file.attributes.ino;
+                }
+                let (bed, who) = (&bed, &who);
+                tasks.push(Box::pin(async move {
+                    (0, bed.service.handle(bed.now, ClientId(0), who, request).await)
+                }));
+            }
+            while !tasks.is_empty() {
+                let at = dice.below(tasks.len());
+                let mut context = Context::from_waker(Waker::noop());
+                if let Poll::Ready((_, reply)) = tasks[at].as_mut().poll(&mut context) {
+                    drop(tasks.swap_remove(at));
+                    match reply {
+                        Ok(MetaReply::Opened(file)) => opened.push(file.record.attributes.ino),
+                        Err(error) if error.code == Code::Internal => {
+                            panic!("seed {seed}: {race:?}: {error}")
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            drop(tasks);
+            bed.check();
+            for ino in opened {
+                let found = bed.ask(0, MetaRequest::Attributes { ino });
+                assert!(found.is_ok(), "seed {seed}: {race:?}: open, and gone");
+            }
+            bed.tear_down();
+        }
+    }
+}
