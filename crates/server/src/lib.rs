@@ -7,14 +7,16 @@ pub mod meta;
 
 use driver::{Clock, Door, Loop, Shared};
 use memory::MappedMemory;
+use meta::{LmdbOptions, LmdbStore};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use weir_core::auth::Secret;
 use weir_core::config::Timing;
 use weir_core::error::{Code, Error, Result};
-use weir_core::service::meta::MemoryStore;
+use weir_core::service::meta::{MemoryStore, MetaStore};
 use weir_core::service::storage::Memory;
 use weir_core::service::{Service, ServiceOptions, Usage};
 use weir_core::types::Incarnation;
@@ -29,6 +31,8 @@ pub struct ServerOptions {
     pub memory: Vec<u64>,
     /// Memory for metadata, should this server be chosen to hold it: bytes.
     pub metadata_memory: u64,
+    /// Where metadata is kept on disk (LMDB); none: in memory, which is the fastest.
+    pub metadata_dir: Option<PathBuf>,
     /// The pool's secret.
     pub secret: Secret,
     /// Event loops; 0: one for each core.
@@ -92,13 +96,22 @@ impl Server {
             })?;
             memory.push((Incarnation(random()?), Box::new(mapped)));
         }
+        let store: Box<dyn MetaStore> = match options.metadata_dir.clone() {
+            None => Box::new(MemoryStore::new(options.metadata_memory)),
+            // A scratch pool does not outlive its servers: no commit waits for the disk.
+            Some(path) => Box::new(LmdbStore::open(&LmdbOptions {
+                path,
+                limit: options.metadata_memory,
+                sync: false,
+            })?),
+        };
         let clock = Clock::start();
         let service = Service::new(ServiceOptions {
             incarnation: Incarnation(random()?),
             secret: options.secret.clone(),
             timing: options.timing.clone(),
             memory,
-            store: Box::new(MemoryStore::new(options.metadata_memory)),
+            store,
             description: (env!("CARGO_PKG_VERSION").to_owned(), std::process::id(), host()),
             usage: Box::new(usage),
             started: clock.now(),

@@ -60,6 +60,8 @@ unsafe impl Memory for MappedMemory {
         assert!(offset + length <= self.length);
         // SAFETY: within the mapping; the caller says that nothing there is in use, and what is used
         // again later is written first.
-        unsafe { libc::madvise(self.base.as_ptr().add(offset).cast(), length, libc::MADV_DONTNEED) };
+        unsafe {
+            libc::madvise(self.base.as_ptr().add(offset).cast(), length, libc::MADV_DONTNEED)
+        };
     }
 }

@@ -1,12 +1,14 @@
 //! Whole pools over loopback: real sockets, real threads, servers that stop and die.
 
 use std::time::{Duration, Instant};
-use weir_client::{ConnectOptions, FormOptions, Pool, PoolAddress, form};
+use weir_client::{ConnectOptions, FormOptions, Net, Pool, PoolAddress, form};
 use weir_core::auth::{Role, Secret};
 use weir_core::config::Timing;
 use weir_core::error::Code;
+use weir_core::fs::{Fs, FsOptions};
 use weir_core::layout::Extent;
-use weir_core::types::{Credentials, Ino};
+use weir_core::session::Identity;
+use weir_core::types::{ClientId, Credentials, Ino};
 use weir_core::wire::meta::{LayoutWish, OpenMode, Place};
 use weir_server::{Server, ServerOptions};
 
@@ -29,12 +31,17 @@ struct TestPool {
 }
 
 fn start(count: usize, memory: u64) -> TestPool {
+    start_with(count, memory, None)
+}
+
+fn start_with(count: usize, memory: u64, metadata_dir: Option<&std::path::Path>) -> TestPool {
     let servers: Vec<Server> = (0..count)
-        .map(|_| {
+        .map(|index| {
             Server::start(ServerOptions {
                 listen: "127.0.0.1:0".to_owned(),
                 memory: vec![memory],
                 metadata_memory: 16 << 20,
+                metadata_dir: metadata_dir.filter(|_| index == 0).map(Into::into),
                 secret: secret(),
                 threads: 2,
                 timing: timing(),
@@ -107,6 +114,37 @@ fn what_one_client_writes_another_reads() {
             })
             .expect("read");
     }
+}
+
+#[test]
+fn metadata_may_be_kept_on_disk() {
+    let directory = tempfile::tempdir().expect("directory");
+    let test = start_with(2, 16 << 20, Some(directory.path()));
+    let pool = test.connect();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let pool = pool.clone();
+            scope.spawn(move || {
+                for round in 0..25 {
+                    pool.run(async {
+                        let place = Place::new(Ino::ROOT, format!("{thread}-{round}"));
+                        let open = OpenMode::READ_WRITE;
+                        let wish = LayoutWish::default();
+                        let (file, _, created) =
+                            pool.fs().create(&me(), place, 0o644, true, open, wish).await?;
+                        assert!(created);
+                        file.write_at(b"42", 0).await?;
+                        file.close().await
+                    })
+                    .expect("made");
+                }
+            });
+        }
+    });
+    let listing = pool.run(pool.fs().list(&me(), Ino::ROOT, b"", 1000, true)).expect("listed");
+    assert_eq!(listing.entries.len(), 100);
+    assert!(listing.attributes.iter().all(|attributes| attributes.size == 2));
+    assert!(directory.path().join("data.mdb").exists(), "no LMDB file was made");
 }
 
 #[test]
@@ -238,6 +276,85 @@ fn a_dead_server_is_an_error_in_time() {
     assert_eq!(pool.run(file.read_at(&mut back[..65_536], 0)).unwrap(), 65_536);
     assert!(pool.run(file.write_at(&[1; 100_000], 0)).is_err());
     assert!(begun.elapsed() < Duration::from_secs(3), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_thousand_connections_to_one_server() {
+    let test = start(1, 16 << 20);
+    let identity = |number: u64| Identity {
+        client: ClientId(1_000 + number),
+        stream: 0,
+        role: Role::Owner,
+        secret: secret().for_role(Role::Owner),
+        server_name: String::new(),
+    };
+    let addresses = &test.address.servers;
+    let map = test.connect().map().clone();
+    // All at once, and all stay open while each is used again.
+    let clients: Vec<_> = (0..1000)
+        .map(|number| {
+            let net = Net::new(&identity(number), addresses, 1, &timing()).expect("net");
+            Fs::new(net, map.clone(), FsOptions::default())
+        })
+        .collect();
+    for round in 0..2 {
+        std::thread::scope(|scope| {
+            for part in clients.chunks(125) {
+                scope.spawn(move || {
+                    for (index, fs) in part.iter().enumerate() {
+                        let found = fs.rpc().run(fs.attributes(&me(), Ino::ROOT));
+                        assert_eq!(found.expect("answered").ino, Ino::ROOT, "{round} {index}");
+                    }
+                });
+            }
+        });
+    }
+    let status = test.connect().status().remove(0).expect("status");
+    assert!(status.connections >= 1000, "{} connections", status.connections);
+}
+
+#[test]
+fn a_server_in_its_place_is_not_taken_for_the_old_one() {
+    let mut test = start(1, 16 << 20);
+    let pool = test.connect();
+    let open = OpenMode::READ_WRITE;
+    let file = pool
+        .run(async {
+            let place = Place::new(Ino::ROOT, "old");
+            let wish = LayoutWish::default();
+            let (file, _, _) = pool.fs().create(&me(), place, 0o644, true, open, wish).await?;
+            file.write_at(&pattern(100_000, 1), 0).await?;
+            Ok::<_, weir_core::error::Error>(file)
+        })
+        .expect("created");
+    let listen = test.servers[0].address().to_string();
+    drop(test.servers.remove(0));
+    let again = Server::start(ServerOptions {
+        listen: listen.clone(),
+        memory: vec![16 << 20],
+        metadata_memory: 16 << 20,
+        metadata_dir: None,
+        secret: secret(),
+        threads: 1,
+        timing: timing(),
+    })
+    .expect("starts again");
+    let mut back = vec![0; 100_000];
+    let begun = Instant::now();
+    // Not yet part of a pool, then part of another: an error each time, never zeros.
+    assert!(pool.run(file.read_at(&mut back, 0)).is_err());
+    let form_options = FormOptions {
+        name: "other".to_owned(),
+        owner_uid: 0,
+        owner_gid: 0,
+        stripe_size: 64 << 10,
+        stripe_count: 0,
+    };
+    form(&[listen], &secret(), &form_options, &test.options).expect("forms");
+    let error = pool.run(file.read_at(&mut back, 0)).unwrap_err();
+    assert!(begun.elapsed() < Duration::from_secs(5), "{error}");
+    assert!(back.iter().all(|&byte| byte == 0), "nothing was written into the buffer");
+    drop(again);
 }
 
 #[test]
