@@ -438,9 +438,7 @@ struct Leadership<'a>(&'a Shared);
 impl Drop for Leadership<'_> {
     fn drop(&mut self) {
         self.0.leader.store(false, Ordering::Release);
-        if let Some(thread) = lock(&self.0.followers).pop() {
-            thread.unpark();
-        }
+        self.0.find_leader();
     }
 }
 
