@@ -246,6 +246,7 @@ impl Shared {
                 return woken.load(Ordering::Acquire);
             }
             if passed(deadline) {
+                self.find_leader();
                 return false;
             }
             let me = std::thread::current();
@@ -260,7 +261,18 @@ impl Shared {
             std::thread::park_timeout(left(deadline, Duration::from_millis(TICK_MS)));
             lock(&self.followers).retain(|thread| thread.id() != me.id());
         }
+        // The one that the last leader chose may have its answer already: then another leads.
+        self.find_leader();
         true
+    }
+
+    /// Wakes somebody to lead, if nobody does.
+    fn find_leader(&self) {
+        if !self.leader.load(Ordering::Acquire)
+            && let Some(thread) = lock(&self.followers).pop()
+        {
+            thread.unpark();
+        }
     }
 
     /// Waits for something to happen on any connection, and deals with it.
