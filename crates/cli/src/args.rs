@@ -86,7 +86,8 @@ pub(crate) struct Servers {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), conflicts_with = "hosts")]
     pub(crate) servers: Option<u16>,
 
-    /// Use servers on the hosts in FILE: one host[:port] in a line, # begins a comment
+    /// Use servers on the hosts in FILE: in each line host[:port], and the address to listen at if
+    /// that is another; # begins a comment
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) hosts: Option<PathBuf>,
 
@@ -237,7 +238,6 @@ pub(crate) struct Up {
 #[command(after_help = "Example:\n  weir down scratch")]
 pub(crate) struct Down {
     /// The pool's name [default: the only one that is up]
-    #[arg(env = "WEIR_POOL")]
     pub(crate) name: Option<String>,
 }
 
@@ -260,6 +260,10 @@ pub(crate) struct Server {
     /// Memory for names and attributes, if this server gets to hold them [default: 1/16 of the memory, 32 MiB to 1 GiB]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) metadata_memory: Option<u64>,
+
+    /// Keep names and attributes in this directory (LMDB) rather than in memory
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) metadata_dir: Option<PathBuf>,
 
     /// The pool's secret: 64 hexadecimal digits that only the user can read; - for a line on stdin
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]

@@ -2,7 +2,7 @@
 //! gets its name.
 
 use crate::args;
-use crate::failure::{Failure, Outcome, plain, status, tell};
+use crate::failure::{Failure, Outcome, plain, print, status, tell};
 use crate::pool::{self, Access, Store, path_in_pool};
 use crate::progress::Progress;
 use crate::size::show;
@@ -723,7 +723,7 @@ pub(crate) fn cp(options: &args::Cp) -> Outcome<u8> {
         let json = serde_json::json!({
             "files": done.files, "bytes": done.bytes, "seconds": seconds, "failures": done.failures,
         });
-        println!("{json}");
+        print(format_args!("{json}\n"))?;
     } else if seconds > 2.0 {
         tell(format_args!(
             "copied {} files, {} in {seconds:.1} s, {}",

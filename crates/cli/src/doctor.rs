@@ -1,7 +1,7 @@
 //! `weir doctor`: what this machine lacks, and what to do about it.
 
 use crate::args;
-use crate::failure::{Outcome, plain};
+use crate::failure::{Outcome, plain, print};
 use crate::run::job;
 use crate::size::show;
 use crate::state::PoolDirectory;
@@ -9,7 +9,7 @@ use crate::sys;
 use serde::Serialize;
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Open files below which a busy server runs out.
 const OPEN_FILES_MIN: u64 = 16 * 1024;
@@ -82,8 +82,7 @@ pub(crate) fn doctor(options: &args::Doctor) -> Outcome<u8> {
             _ => "weir cannot work here before what is marked FAIL is done\n",
         };
     }
-    // Who closes the pipe has read enough.
-    let _ = std::io::stdout().write_all(out.as_bytes());
+    print(out)?;
     Ok(u8::from(failed > 0))
 }
 
@@ -96,7 +95,7 @@ fn mounting() -> Vec<Finding> {
                 std::io::ErrorKind::NotFound => {
                     "as root: modprobe fuse; in a container: start it with --device /dev/fuse"
                 }
-                _ => "as root: chmod 666 /dev/fuse; fusermount3 does without this",
+                _ => "as root: chmod 666 /dev/fuse",
             };
             Finding::new("/dev/fuse", Verdict::Warn, plain(error), advice)
         }
@@ -132,8 +131,9 @@ fn mounting() -> Vec<Finding> {
             }
         }
     };
-    let there = Path::new("/dev/fuse").exists();
-    let works = private.verdict == Verdict::Ok || (there && helper.verdict == Verdict::Ok);
+    // The helper opens the device as the user that calls it.
+    let works = device.verdict == Verdict::Ok
+        && (private.verdict == Verdict::Ok || helper.verdict == Verdict::Ok);
     let summary = match works {
         true => Finding::new("weir run, weir mount", Verdict::Ok, "can mount", ""),
         false => Finding::new(

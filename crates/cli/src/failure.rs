@@ -110,3 +110,13 @@ pub(crate) fn tell(text: impl fmt::Display) {
     // A closed stderr must not end a run.
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("weir: {text}\n").as_bytes());
 }
+
+/// Prints to stdout; who closes it has read enough.
+pub(crate) fn print(text: impl fmt::Display) -> Outcome<()> {
+    match std::io::Write::write_all(&mut std::io::stdout(), text.to_string().as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::say(format!("print: {}", plain(error))))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,13 +1,12 @@
 //! Looking at pools and what they hold: `status`, `df`, `ls`, `stat`, `layout`, `rm`.
 
 use crate::args;
-use crate::failure::{Failure, Outcome, plain, tell};
+use crate::failure::{Failure, Outcome, print, tell};
 use crate::pool::{Access, Store, path_in_pool};
 use crate::size::show;
 use crate::state::{PoolDirectory, Standing};
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::io::Write;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,18 +17,8 @@ use weir_core::wire::meta::LayoutWish;
 /// Requests to remove under way at once.
 const REMOVALS: usize = 8;
 
-/// Prints to stdout; who closes it has read enough.
-fn print(text: &str) -> Outcome<()> {
-    match std::io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::say(format!("print: {}", plain(error))))
-        }
-        _ => Ok(()),
-    }
-}
-
 fn print_json(value: &Value) -> Outcome<()> {
-    print(&format!("{value:#}\n"))
+    print(format_args!("{value:#}\n"))
 }
 
 /// `weir status`.
@@ -52,7 +41,7 @@ pub(crate) fn status(options: &args::Status) -> Outcome<u8> {
         bad |= !fine;
         pools.push(value);
         if !options.json {
-            print(&text)?;
+            print(text)?;
         }
     }
     if options.json {
@@ -155,7 +144,7 @@ pub(crate) fn df(options: &args::Df) -> Outcome<u8> {
     let head = format!("{:<20} {:>10} {:>10} {:>10} {:>7}\n", "", "size", "used", "free", "used");
     let data = line(&store.map().name, usage.used, usage.capacity);
     let metadata = line("  metadata", usage.metadata_used, usage.metadata_capacity);
-    print(&format!("{head}{data}{metadata}  {} inodes\n", usage.inodes))?;
+    print(format_args!("{head}{data}{metadata}  {} inodes\n", usage.inodes))?;
     Ok(0)
 }
 
@@ -208,7 +197,7 @@ pub(crate) fn ls(options: &args::Ls) -> Outcome<u8> {
                 out += &format!("{}{mark}\n", printable(shown));
             }
         }
-        print(&out)?;
+        print(out)?;
     }
     if options.json {
         print_json(&json!({ "entries": listed }))?;
@@ -350,7 +339,7 @@ pub(crate) fn stat(options: &args::Stat) -> Outcome<u8> {
             continue;
         }
         let target = link_text(&store, &found)?;
-        print(&format!(
+        print(format_args!(
             "{}{target}\n  {}, {} bytes, inode {}, {} links\n  {} {} {}\n  changed {}, written {}\n{}",
             printable(&path),
             kind_name(found.kind),
@@ -439,7 +428,7 @@ pub(crate) fn layout(options: &args::Layout) -> Outcome<u8> {
             value["path"] = json!(path.to_string_lossy());
             all.push(value);
         } else {
-            print(&format!(
+            print(format_args!(
                 "{}\n{}",
                 printable(&path),
                 layout_text(&store, layout.as_ref(), &wish)

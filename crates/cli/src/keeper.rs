@@ -2,7 +2,7 @@
 
 use crate::args;
 use crate::channel::Channel;
-use crate::failure::{Failure, Outcome, status, tell};
+use crate::failure::{Failure, Outcome, print, status, tell};
 use crate::mount;
 use crate::pool::{self, Access, Store};
 use crate::servers::{Fleet, Plan};
@@ -66,14 +66,14 @@ pub(crate) fn up(options: &args::Up) -> Outcome<u8> {
             "name": file.name, "servers": file.servers, "mount": options.mount,
             "directory": directory.path,
         });
-        println!("{json:#}");
-    } else {
-        println!("pool {} is up: {}", file.name, plan.describe());
-        if let Some(mount_point) = &options.mount {
-            println!("mounted at {}", mount_point.display());
-        }
-        println!("'weir down {}' ends it, and what it holds", file.name);
+        print(format_args!("{json:#}\n"))?;
+        return Ok(0);
     }
+    print(format_args!("pool {} is up: {}\n", file.name, plan.describe()))?;
+    if let Some(mount_point) = &options.mount {
+        print(format_args!("mounted at {}\n", mount_point.display()))?;
+    }
+    print(format_args!("'weir down {}' ends it, and what it holds\n", file.name))?;
     Ok(0)
 }
 
@@ -217,8 +217,11 @@ pub(crate) fn down(options: &args::Down) -> Outcome<u8> {
     let stale = directory.read().is_ok_and(|file| file.standing() == Standing::Stale);
     take_down(&directory);
     match stale {
-        true => println!("pool {} was stale, its servers gone; cleared away", directory.name()),
-        false => println!("pool {} is down", directory.name()),
+        true => print(format_args!(
+            "pool {} was stale, its servers gone; cleared away\n",
+            directory.name()
+        ))?,
+        false => print(format_args!("pool {} is down\n", directory.name()))?,
     }
     Ok(0)
 }

@@ -77,7 +77,7 @@ impl Access {
         options
     }
 
-    fn connect(&self, role: Role) -> Outcome<Pool> {
+    pub(crate) fn connect(&self, role: Role) -> Outcome<Pool> {
         let address = PoolAddress { servers: self.servers.clone(), secret: self.secret()?, role };
         Ok(Pool::connect(&address, &self.options())?)
     }

@@ -4,7 +4,7 @@
 //! end of that pipe, so that nothing needs to be done for it to end, and even SIGKILL leaves none.
 
 use crate::args;
-use crate::failure::{Failure, Outcome, status};
+use crate::failure::{Failure, Outcome, print, status};
 use crate::sys::{self, Process, Signals};
 use crate::{size, state};
 use nix::sys::signal::Signal;
@@ -189,7 +189,8 @@ fn own_program() -> Outcome<PathBuf> {
     std::env::current_exe().map_err(|error| Failure::system("find", "this program", error))
 }
 
-/// Reads a hosts file: `[user@]host[:port]` in each line.
+/// Reads a hosts file: `[user@]host[:port]` in each line, and behind it, if servers are to listen at
+/// another address (of a faster network), that.
 fn read_hosts(file: &Path, port: u16) -> Outcome<Vec<Host>> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| Failure::system("read hosts", file.display(), error))?;
@@ -199,9 +200,18 @@ fn read_hosts(file: &Path, port: u16) -> Outcome<Vec<Host>> {
         if line.is_empty() {
             continue;
         }
-        let host = parse_host(line, port).ok_or_else(|| {
+        let mut words = line.split_ascii_whitespace();
+        let mut next = || words.next().map(|word| parse_host(word, port));
+        let host = match (next(), next(), next()) {
+            (Some(host), None, _) => host,
+            (Some(Some(host)), Some(Some(listen)), None) => {
+                Some(Host { address: listen.address, ..host })
+            }
+            _ => None,
+        };
+        let host = host.ok_or_else(|| {
             Failure::usage(format!(
-                "read hosts {} line {}: '{line}' is not host or host:port",
+                "read hosts {} line {}: '{line}' is not host, host:port, or host and address",
                 file.display(),
                 index + 1
             ))
@@ -322,6 +332,12 @@ impl Fleet {
             match fleet.members[index].listening(until, signals) {
                 Ok(address) => fleet.addresses.push(address),
                 Err(cause) => {
+                    if let Some(signal) = sys::interrupted() {
+                        return Err(Failure::new(
+                            status::SIGNALLED + signal as u8,
+                            format!("start servers: {signal} came; nothing is left"),
+                        ));
+                    }
                     let tail = fleet.members[index].log_tail();
                     return Err(Failure::new(
                         status::UNAVAILABLE,
@@ -504,6 +520,7 @@ pub(crate) fn serve(options: &args::Server) -> Outcome<u8> {
         listen: options.listen.clone(),
         memory: vec![options.memory],
         metadata_memory,
+        metadata_dir: None,
         secret,
         threads: options.threads,
         timing: Default::default(),
@@ -511,7 +528,7 @@ pub(crate) fn serve(options: &args::Server) -> Outcome<u8> {
     let ready = Ready { address: server.address().to_string(), pid: std::process::id() };
     let line = serde_json::to_string(&ready)
         .map_err(|error| Failure::system("print", "address", error))?;
-    println!("{line}");
+    print(format_args!("{line}\n"))?;
 
     let server = std::sync::Arc::new(server);
     let stopped = server.clone();
@@ -593,11 +610,15 @@ mod tests {
     fn a_hosts_file_names_its_bad_line() {
         let directory = tempfile::tempdir().expect("tempdir");
         let file = directory.path().join("hosts");
-        std::fs::write(&file, "# all\nnode1\nnode2:7 # fast\n\n").expect("written");
-        assert_eq!(read_hosts(&file, 1).expect("good").len(), 2);
-        std::fs::write(&file, "node1\nno de\n").expect("written");
-        let said = read_hosts(&file, 1).expect_err("bad line").text;
-        assert!(said.contains("line 2: 'no de'"), "{said}");
+        std::fs::write(&file, "# all\nnode1\nnode2:7 # fast\n\nme@n3 10.0.0.3\n").expect("written");
+        let hosts = read_hosts(&file, 1).expect("good");
+        assert_eq!(hosts.len(), 3);
+        assert_eq!((&*hosts[2].login, &*hosts[2].address), ("me@n3", "10.0.0.3:1"));
+        for wrong in ["no/de", "node2 10.0.0.1 10.0.0.2", "node2 a/b"] {
+            std::fs::write(&file, format!("node1\n{wrong}\n")).expect("written");
+            let said = read_hosts(&file, 1).expect_err("bad line").text;
+            assert!(said.contains(&format!("line 2: '{wrong}'")), "{said}");
+        }
         std::fs::write(&file, "# none\n").expect("written");
         assert!(read_hosts(&file, 1).is_err());
     }

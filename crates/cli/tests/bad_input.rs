@@ -137,8 +137,8 @@ fn staging_in_what_is_not_there_is_found_out_first() {
 fn hosts_files_are_checked() {
     let place = Place::new();
     place.bad(&["up", "--hosts", "none", "--ssh", "--memory", "32M"], 1, &["read hosts none"]);
-    place.write("hosts", "node1\nno de\n");
-    place.bad(&["up", "--hosts", "hosts", "--ssh", "--memory", "32M"], 2, &["line 2", "no de"]);
+    place.write("hosts", "node1\nno/de\n");
+    place.bad(&["up", "--hosts", "hosts", "--ssh", "--memory", "32M"], 2, &["line 2", "no/de"]);
     place.write("hosts", "node1\n");
     place.bad(&["up", "--hosts", "hosts"], 2, &["--ssh", "--secret"]);
     place.bad(&["up", "--hosts", "hosts", "--ssh"], 2, &["--memory"]);

@@ -60,22 +60,7 @@ pub(super) struct Ended {
     pub(super) system_s: f64,
     /// Processes that it left running and that were ended.
     pub(super) left_running: usize,
-    pub(super) files: Vec<FileUse>,
-}
-
-/// What a program did with one file through the mount. Times are sums over requests.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct FileUse {
-    pub(crate) path: String,
-    pub(crate) opens: u64,
-    pub(crate) reads: u64,
-    pub(crate) writes: u64,
-    pub(crate) bytes_read: u64,
-    pub(crate) bytes_written: u64,
-    pub(crate) open_s: f64,
-    pub(crate) read_s: f64,
-    pub(crate) write_s: f64,
-    pub(crate) close_s: f64,
+    pub(super) mount: weir_fuse::Statistics,
 }
 
 /// `weir keep-run`.
@@ -134,7 +119,7 @@ enum Finish {
 #[derive(Default)]
 struct Job {
     mounted: Option<PathBuf>,
-    session: Option<fuse::Session>,
+    session: Option<weir_fuse::Session>,
     remove: Vec<PathBuf>,
     pool: PathBuf,
 }
@@ -208,7 +193,8 @@ impl Job {
         let wall_s = begun.elapsed().as_secs_f64();
         let left_running = sys::end_children(&BTreeSet::new(), ORPHANS_GRACE);
         let (user_s, system_s) = children_cpu();
-        let files = self.session.as_ref().map(fuse::Session::statistics).unwrap_or_default();
+        self.settle();
+        let mount = self.session.as_ref().map(fuse::statistics).unwrap_or_default();
         let (exit_status, signal) = match ended {
             WaitStatus::Exited(_, code) => (code as u8, None),
             WaitStatus::Signaled(_, signal, _) => {
@@ -216,7 +202,7 @@ impl Job {
             }
             _ => (status::FAILED, None),
         };
-        let ended = Ended { exit_status, signal, wall_s, user_s, system_s, left_running, files };
+        let ended = Ended { exit_status, signal, wall_s, user_s, system_s, left_running, mount };
         channel.send(&Word::Ended(Box::new(ended)))?;
         // `weir run` saves results now. Should it be killed meanwhile, we are there to clean up.
         self.unmount();
@@ -226,6 +212,21 @@ impl Job {
                 Some(Order::Kill) => return Ok(Finish::Told),
                 Some(_) => {}
             }
+        }
+    }
+
+    /// Nobody waits for the kernel's last words on files that were closed: a moment is enough.
+    fn settle(&self) {
+        let Some(session) = &self.session else { return };
+        for _ in 0..100 {
+            let counted = fuse::statistics(session);
+            let count = |name: &str| {
+                counted.operations.get(name).map_or(0, |found| found.count - found.errors)
+            };
+            if count("release") >= count("open") + count("create") {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
         }
     }
 

@@ -6,28 +6,28 @@
 
 pub(crate) mod job;
 mod report;
+mod wishes;
 
 use crate::args;
 use crate::channel::Channel;
 use crate::copy::{self, Endpoint, Pair};
 use crate::failure::{Failure, Outcome, plain, status, tell};
 use crate::namespace::{self, Way};
-use crate::pool::{Access, Store, path_in_pool};
-use crate::servers::{Death, Fleet, Plan};
+use crate::pool::{Access, Store};
+use crate::servers::{Death, Fleet};
 use crate::size::show;
 use crate::state::{self, PoolDirectory, PoolFile};
 use crate::sys::{self, Process, Signals};
 use job::{Ended, Order, Word};
 use nix::sys::signal::Signal;
 use report::{Report, Vanished};
-use std::ffi::OsString;
 use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
 use weir_core::auth::Secret;
 use weir_core::types::{Attributes, FileKind};
+use wishes::Wishes;
 
 /// How long the program has to end after SIGTERM or SIGHUP came.
 const TERM_GRACE: Duration = Duration::from_secs(10);
@@ -57,125 +57,6 @@ pub(crate) fn run(options: &args::Run) -> Outcome<u8> {
     run.finish(&wishes, ended)
 }
 
-/// All that can be checked before anything is started.
-struct Wishes {
-    plan: Plan,
-    /// Source and absolute destination in the pool.
-    stage_in: Vec<(PathBuf, PathBuf)>,
-    /// Pattern in the pool, absolute; directory here.
-    stage_out: Vec<(glob::Pattern, Option<PathBuf>)>,
-}
-
-impl Wishes {
-    fn check(options: &args::Run) -> Outcome<Wishes> {
-        check_program(&options.command[0])?;
-        if let Some(directory) = &options.mount {
-            namespace::check_mount_point(directory)?;
-        }
-        if let Some(file) = &options.report {
-            let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
-            let parent = parent.unwrap_or(Path::new("."));
-            if !parent.is_dir() {
-                return Err(Failure::usage(format!(
-                    "--report {}: there is no directory {}",
-                    file.display(),
-                    parent.display()
-                )));
-            }
-        }
-        if let Some(directory) = &options.keep_on_failure
-            && directory.exists()
-        {
-            namespace::check_mount_point(directory).map_err(|failure| {
-                Failure::usage(failure.text.replacen("mount", "--keep-on-failure", 1))
-            })?;
-        }
-        let stage_in =
-            options.stage_in.iter().map(|text| parse_stage_in(text)).collect::<Outcome<_>>()?;
-        let stage_out =
-            options.stage_out.iter().map(|text| parse_stage_out(text)).collect::<Outcome<_>>()?;
-        Ok(Wishes { plan: Plan::of(&options.servers)?, stage_in, stage_out })
-    }
-}
-
-/// `SOURCE[:DESTINATION]`, where a source that exists may have colons itself.
-fn parse_stage_in(text: &str) -> Outcome<(PathBuf, PathBuf)> {
-    let missing = |source: &str| {
-        Failure::new(
-            status::NO_INPUT,
-            format!("stage in {source}: no such file or directory; nothing was started"),
-        )
-    };
-    let exists = |path: &str| !path.is_empty() && Path::new(path).symlink_metadata().is_ok();
-    let (source, destination) = if exists(text) {
-        (text, None)
-    } else {
-        match text.rsplit_once(':') {
-            Some((source, destination)) if exists(source) => (source, Some(destination)),
-            Some((source, _)) => return Err(missing(source)),
-            None => return Err(missing(text)),
-        }
-    };
-    let path = PathBuf::from(source);
-    let destination = match destination {
-        Some(destination) => path_in_pool(&format!("weir:{destination}"))?,
-        None => {
-            let full = path.canonicalize().map_err(|_| missing(source))?;
-            Path::new("/").join(full.file_name().unwrap_or_default())
-        }
-    };
-    Ok((path, destination))
-}
-
-/// `GLOB[:DIRECTORY]`.
-fn parse_stage_out(text: &str) -> Outcome<(glob::Pattern, Option<PathBuf>)> {
-    let (pattern, directory) = match text.split_once(':') {
-        Some((pattern, directory)) if !directory.is_empty() => {
-            (pattern, Some(PathBuf::from(directory)))
-        }
-        Some((pattern, _)) => (pattern, None),
-        None => (text, None),
-    };
-    let absolute = format!("/{}", pattern.trim_start_matches('/').trim_end_matches('/'));
-    let pattern = glob::Pattern::new(&absolute).map_err(|error| {
-        Failure::usage(format!("--stage-out {text}: {}", error.msg.to_lowercase()))
-    })?;
-    Ok((pattern, directory))
-}
-
-/// Finds the program as exec will.
-fn check_program(program: &OsString) -> Outcome<()> {
-    let name = program.to_string_lossy();
-    let executable = |path: &Path| {
-        nix::unistd::access(path, nix::unistd::AccessFlags::X_OK).is_ok()
-            && path
-                .metadata()
-                .is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
-    };
-    let path = Path::new(program);
-    let mut candidates = Vec::new();
-    if name.contains('/') {
-        candidates.push(path.to_owned());
-    } else {
-        let paths = std::env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
-        candidates.extend(std::env::split_paths(&paths).map(|directory| directory.join(path)));
-    }
-    if name.is_empty() || !candidates.iter().any(|candidate| candidate.exists()) {
-        let place = if name.contains('/') { "no such file" } else { "not found in PATH" };
-        return Err(Failure::new(
-            status::NOT_FOUND,
-            format!("start {name}: {place}; nothing was started"),
-        ));
-    }
-    if !candidates.iter().any(|candidate| executable(candidate)) {
-        return Err(Failure::new(
-            status::NOT_EXECUTABLE,
-            format!("start {name}: not an executable file; nothing was started"),
-        ));
-    }
-    Ok(())
-}
-
 /// A run under way. Dropping it leaves nothing behind.
 struct Run<'a> {
     options: &'a args::Run,
@@ -189,6 +70,8 @@ struct Run<'a> {
     job: Option<(Child, Channel)>,
     fleet: Option<Fleet>,
     deaths: Vec<Death>,
+    /// The job was killed: what it had started is ours now.
+    bereft: bool,
 }
 
 impl<'a> Run<'a> {
@@ -218,6 +101,7 @@ impl<'a> Run<'a> {
             job: None,
             fleet: None,
             deaths: Vec::new(),
+            bereft: false,
         };
         run.directory.write(&run.pool_file)?;
         match &options.mount {
@@ -681,23 +565,30 @@ impl<'a> Run<'a> {
         let Some((mut child, mut channel)) = self.job.take() else { return };
         let _ = channel.send(&Order::Kill);
         let until = Instant::now() + Duration::from_secs(15);
-        while matches!(child.try_wait(), Ok(None)) {
-            if Instant::now() > until {
-                let _ = child.kill();
-                let _ = child.wait();
-                break;
+        let ended = loop {
+            match child.try_wait() {
+                Ok(Some(ended)) => break Some(ended),
+                Ok(None) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                _ => {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    break None;
+                }
             }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        };
+        self.bereft |= !ended.is_some_and(|ended| ended.success());
     }
 }
 
 impl Drop for Run<'_> {
     fn drop(&mut self) {
         self.end_job();
-        let spared = self.fleet.as_ref().map(Fleet::pids).unwrap_or_default();
-        // If the job was killed, what it had started is ours now.
-        sys::end_children(&spared, Duration::ZERO);
+        if self.bereft {
+            let spared = self.fleet.as_ref().map(Fleet::pids).unwrap_or_default();
+            sys::end_children(&spared, Duration::ZERO);
+        }
         if namespace::is_mounted(&self.mount) && !self.mount.as_os_str().is_empty() {
             let _ = namespace::unmount(&self.mount);
         }
@@ -735,37 +626,4 @@ fn vanished(tree: &[(PathBuf, Attributes)], saved: &[PathBuf]) -> Vanished {
     vanished.biggest.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
     vanished.biggest.truncate(BIGGEST);
     vanished
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stage_in_wants_what_is_there() {
-        let directory = tempfile::tempdir().expect("tempdir");
-        let file = directory.path().join("a:b");
-        std::fs::write(&file, "x").expect("written");
-        let file = file.to_str().expect("utf-8");
-        assert_eq!(parse_stage_in(file).expect("there").1, Path::new("/a:b"));
-        assert_eq!(parse_stage_in(&format!("{file}:/c/d")).expect("there").1, Path::new("/c/d"));
-        let failure = parse_stage_in("/no/such:x").expect_err("not there");
-        assert_eq!(failure.status, status::NO_INPUT);
-        assert!(failure.text.contains("/no/such:"), "{}", failure.text);
-    }
-
-    #[test]
-    fn stage_out_is_a_pattern_in_the_pool() {
-        let (pattern, directory) = parse_stage_out("out/*:saved").expect("good");
-        assert_eq!((pattern.as_str(), directory), ("/out/*", Some("saved".into())));
-        assert!(parse_stage_out("a[").is_err());
-    }
-
-    #[test]
-    fn programs_are_looked_up_as_exec_does() {
-        assert!(check_program(&"sh".into()).is_ok());
-        assert_eq!(check_program(&"no-such-program".into()).expect_err("none").status, 127);
-        assert_eq!(check_program(&"/".into()).expect_err("directory").status, 126);
-        assert_eq!(check_program(&"/no/such".into()).expect_err("none").status, 127);
-    }
 }

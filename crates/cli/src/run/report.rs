@@ -1,11 +1,12 @@
 //! What a run did: for people, and as JSON.
 
-use super::job::{Ended, FileUse};
+use super::job::Ended;
 use crate::servers::Death;
 use crate::size::{show, show_rate};
 use serde::Serialize;
 use std::fmt::Write;
 use weir_core::wire::control::ServerStatus;
+use weir_fuse::{FileStatistics, Statistics};
 
 /// The report of a run. `docs` of its fields are in the manual page of `weir run`.
 #[derive(Debug, Serialize)]
@@ -23,6 +24,22 @@ pub(super) struct Report {
     pub(super) servers_lost: Vec<Death>,
     /// Files that ended with the pool.
     pub(super) vanished: Vanished,
+}
+
+/// What the program did with one file. Times are sums over requests that the kernel made for it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(super) struct FileUse {
+    path: String,
+    opens: u64,
+    reads: u64,
+    writes: u64,
+    bytes_read: u64,
+    bytes_written: u64,
+    open_s: f64,
+    read_s: f64,
+    write_s: f64,
+    close_s: f64,
+    other_s: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -45,12 +62,17 @@ pub(super) struct Mount {
     pub(super) open_close_s: f64,
     pub(super) read_s: f64,
     pub(super) write_s: f64,
+    /// Names, attributes, fsync and the rest.
+    pub(super) other_s: f64,
     /// All of these: seconds that requests were under way, summed over requests.
     pub(super) io_s: f64,
+    /// Bytes a second, open and close left out.
     pub(super) read_rate: f64,
     pub(super) write_rate: f64,
-    /// Bytes read and written by seconds in all requests, open and close included.
+    /// The same of all bytes, open and close counted in.
     pub(super) rate_with_open_close: f64,
+    /// Requests of the kernel by kind.
+    pub(super) operations: std::collections::BTreeMap<String, weir_fuse::OperationStatistics>,
 }
 
 /// Sums over the servers' own counters.
@@ -71,26 +93,64 @@ pub(super) struct Vanished {
     pub(super) biggest: Vec<(String, u64)>,
 }
 
-impl Mount {
-    fn of(files: &[FileUse]) -> Mount {
-        let mut sum = Mount::default();
-        for file in files {
-            sum.opens += file.opens;
-            sum.reads += file.reads;
-            sum.writes += file.writes;
-            sum.bytes_read += file.bytes_read;
-            sum.bytes_written += file.bytes_written;
-            sum.open_close_s += file.open_s + file.close_s;
-            sum.read_s += file.read_s;
-            sum.write_s += file.write_s;
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+impl FileUse {
+    fn new(path: &str, counted: &FileStatistics) -> FileUse {
+        FileUse {
+            path: path.to_owned(),
+            opens: counted.opens,
+            reads: counted.reads,
+            writes: counted.writes,
+            bytes_read: counted.bytes_read,
+            bytes_written: counted.bytes_written,
+            open_s: seconds(counted.open_ns),
+            read_s: seconds(counted.read_ns),
+            write_s: seconds(counted.write_ns),
+            close_s: seconds(counted.close_ns),
+            other_s: seconds(counted.other_ns),
         }
-        sum.io_s = sum.open_close_s + sum.read_s + sum.write_s;
-        let rate =
-            |bytes: u64, seconds: f64| if seconds > 0.0 { bytes as f64 / seconds } else { 0.0 };
-        sum.read_rate = rate(sum.bytes_read, sum.read_s);
-        sum.write_rate = rate(sum.bytes_written, sum.write_s);
-        sum.rate_with_open_close = rate(sum.bytes_read + sum.bytes_written, sum.io_s);
-        sum
+    }
+
+    /// Those with most bytes first.
+    fn list(counted: &Statistics) -> Vec<FileUse> {
+        let mut files: Vec<FileUse> =
+            counted.files.iter().map(|(path, counted)| FileUse::new(path, counted)).collect();
+        if counted.others.opens > 0 {
+            files.push(FileUse::new("(all others)", &counted.others));
+        }
+        let weight = |file: &FileUse| file.bytes_read + file.bytes_written;
+        files.sort_by(|a, b| weight(b).cmp(&weight(a)).then_with(|| a.path.cmp(&b.path)));
+        files
+    }
+}
+
+impl Mount {
+    fn of(counted: Statistics) -> Mount {
+        let total = &counted.total;
+        let io_ns: u64 = counted.operations.values().map(|operation| operation.ns).sum();
+        let open_close_ns = total.open_ns + total.close_ns;
+        let named_ns = open_close_ns + total.read_ns + total.write_ns;
+        let rate = |bytes: u64, ns: u64| if ns > 0 { bytes as f64 / seconds(ns) } else { 0.0 };
+        let bytes = total.bytes_read + total.bytes_written;
+        Mount {
+            opens: total.opens,
+            reads: total.reads,
+            writes: total.writes,
+            bytes_read: total.bytes_read,
+            bytes_written: total.bytes_written,
+            open_close_s: seconds(open_close_ns),
+            read_s: seconds(total.read_ns),
+            write_s: seconds(total.write_ns),
+            other_s: seconds(io_ns.saturating_sub(named_ns)),
+            io_s: seconds(io_ns.max(named_ns)),
+            read_rate: rate(total.bytes_read, total.read_ns),
+            write_rate: rate(total.bytes_written, total.write_ns),
+            rate_with_open_close: rate(bytes, named_ns),
+            operations: counted.operations,
+        }
     }
 }
 
@@ -102,9 +162,6 @@ impl Report {
         servers: Vec<ServerStatus>,
         servers_lost: Vec<Death>,
     ) -> Report {
-        let mut files = ended.files;
-        let weight = |file: &FileUse| file.bytes_read + file.bytes_written;
-        files.sort_by(|a, b| weight(b).cmp(&weight(a)).then_with(|| a.path.cmp(&b.path)));
         let mut totals = Totals::default();
         for server in &servers {
             totals.bytes_read += server.bytes_read;
@@ -125,8 +182,8 @@ impl Report {
                 left_running: ended.left_running,
             },
             wall_s: ended.wall_s,
-            mount: Mount::of(&files),
-            files,
+            files: FileUse::list(&ended.mount),
+            mount: Mount::of(ended.mount),
             servers,
             totals,
             servers_lost,
@@ -153,8 +210,13 @@ impl Report {
         let mount = &self.mount;
         let _ = writeln!(
             line,
-            "  waiting    {:.2} s in requests (read {:.2}, write {:.2}, open and close {:.2}); computing {:.2} s",
-            mount.io_s, mount.read_s, mount.write_s, mount.open_close_s, self.program.cpu_user_s
+            "  waiting    {:.2} s in requests (read {:.2}, write {:.2}, open and close {:.2}, other {:.2}); computing {:.2} s",
+            mount.io_s,
+            mount.read_s,
+            mount.write_s,
+            mount.open_close_s,
+            mount.other_s,
+            self.program.cpu_user_s
         );
         let _ = writeln!(
             line,
@@ -163,7 +225,10 @@ impl Report {
             show_rate(mount.bytes_read, mount.read_s),
             show(mount.bytes_written),
             show_rate(mount.bytes_written, mount.write_s),
-            show_rate(mount.bytes_read + mount.bytes_written, mount.io_s)
+            show_rate(
+                mount.bytes_read + mount.bytes_written,
+                mount.read_s + mount.write_s + mount.open_close_s
+            )
         );
         let _ = writeln!(
             line,
@@ -206,26 +271,21 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn file(path: &str, bytes_read: u64, read_s: f64) -> FileUse {
-        FileUse {
-            path: path.into(),
-            opens: 1,
-            reads: 1,
-            bytes_read,
-            read_s,
-            open_s: 0.5,
-            ..FileUse::default()
-        }
-    }
-
     #[test]
     fn a_report_sums_files_and_servers() {
-        let ended = Ended {
-            exit_status: 3,
-            wall_s: 2.0,
-            files: vec![file("/small", 10, 0.5), file("/large", 1000, 0.5)],
-            ..Ended::default()
+        let file = |bytes_read| FileStatistics {
+            opens: 1,
+            bytes_read,
+            read_ns: 500_000_000,
+            open_ns: 500_000_000,
+            ..FileStatistics::default()
         };
+        let mut mount = Statistics::default();
+        mount.files.insert("/small".into(), file(10));
+        mount.files.insert("/large".into(), file(1000));
+        mount.total =
+            FileStatistics { read_ns: 1_000_000_000, open_ns: 1_000_000_000, ..file(1010) };
+        let ended = Ended { exit_status: 3, wall_s: 2.0, mount, ..Ended::default() };
         let server = |bytes_read| ServerStatus {
             bytes_read,
             cpu_user_us: 500_000,
