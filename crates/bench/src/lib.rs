@@ -1,0 +1,7 @@
+//! Benchmarks that anyone can run: `weir bench`. Each measures the machine's own limit in the same
+//! run and in the same pattern, and gives every figure also as a share of that limit.
+#![warn(missing_docs)]
+
+mod memory;
+pub mod netpipe;
+mod size;
