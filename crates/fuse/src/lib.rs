@@ -1,1 +1,19 @@
-//! Stub.
+//! The pool as a directory: a FUSE file system over the native client.
+//!
+//! Every request of the kernel becomes one call of the client's [`Fs`](weir_core::fs::Fs), made on
+//! the thread that received it. Nothing is kept for each inode but what makes reports readable and
+//! caching safe, and that is bounded and may be forgotten at any time.
+#![warn(missing_docs)]
+
+mod attributes;
+mod cache;
+mod credentials;
+mod directory;
+mod filesystem;
+mod handles;
+mod names;
+mod session;
+mod statistics;
+
+pub use session::{MountOptions, Session, mount, serve};
+pub use statistics::{FileStatistics, OperationStatistics, PATHS_MAX, Statistics};

@@ -1,0 +1,253 @@
+//! Listing a directory while it changes.
+//!
+//! The service lists names in their order, from behind a given name. The kernel continues with a
+//! number, the *cookie* of an entry that it got before. An open directory therefore remembers which
+//! name it gave each cookie: a listing goes on behind that name whether it still exists or not, so
+//! that what is removed or made meanwhile neither skips nor repeats other entries.
+
+use std::sync::{Mutex, PoisonError};
+use weir_core::config::ENTRIES_PER_REPLY_MAX;
+use weir_core::error::{Code, Error, Result};
+use weir_core::types::{Credentials, Entry, Ino};
+
+/// Entries asked for when a directory is opened: many are opened only for what lies below.
+const FIRST_PAGE: u32 = 64;
+/// Entries asked for after that.
+const NEXT_PAGE: u32 = ENTRIES_PER_REPLY_MAX as u32;
+
+/// Cookie of `.`; `..` and the first name follow.
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+const FIRST_NAME: u64 = 3;
+
+/// Asks for entries behind a name, at most so many; says whether the directory ends with them.
+pub(crate) trait List: Fn(&[u8], u32) -> Result<(Vec<Entry>, bool)> {}
+impl<F: Fn(&[u8], u32) -> Result<(Vec<Entry>, bool)>> List for F {}
+
+/// A directory opened by the kernel.
+pub(crate) struct Directory {
+    /// Who opened it: permission was checked then, and holds as long as it is open.
+    pub(crate) who: Credentials,
+    pub(crate) ino: Ino,
+    cursor: Mutex<Cursor>,
+}
+
+#[derive(Default)]
+struct Cursor {
+    /// Names that have a cookie, one behind the other; and where each ends.
+    names: Vec<u8>,
+    ends: Vec<usize>,
+    /// Entries at hand.
+    page: Vec<Entry>,
+    /// Cookie of the first of them.
+    page_cookie: u64,
+    /// Whether the directory ends with them.
+    page_end: bool,
+    /// Whether the kernel has none of them yet: then they may serve as a new beginning.
+    fresh: bool,
+}
+
+impl Directory {
+    /// Opens a directory: fails as its first listing does.
+    pub(crate) fn open(who: Credentials, ino: Ino, list: impl List) -> Result<Directory> {
+        let mut cursor = Cursor::default();
+        cursor.fetch(b"", FIRST_PAGE, &list)?;
+        cursor.fresh = true;
+        Ok(Directory { who, ino, cursor: Mutex::new(cursor) })
+    }
+
+    /// Gives entries behind a cookie (0: from the start) to `add`, which says when there is no more
+    /// room. `add` gets the entry's inode, its cookie, its kind (none: a directory) and its name.
+    pub(crate) fn read(
+        &self,
+        cookie: u64,
+        parent: Ino,
+        list: impl List,
+        mut add: impl FnMut(Ino, u64, Option<&Entry>, &[u8]) -> bool,
+    ) -> Result<()> {
+        if cookie < DOT && add(self.ino, DOT, None, b".") {
+            return Ok(());
+        }
+        if cookie < DOT_DOT && add(parent, DOT_DOT, None, b"..") {
+            return Ok(());
+        }
+        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = cursor.seek(cookie, &list)?;
+        while let Some(index) = next {
+            let cookie = cursor.page_cookie + index as u64;
+            let entry = &cursor.page[index];
+            if add(entry.ino, cookie, Some(entry), &entry.name) {
+                return Ok(());
+            }
+            cursor.fresh = false;
+            next = match index + 1 < cursor.page.len() {
+                true => Some(index + 1),
+                // What is at hand has all gone into this answer, which is enough of one.
+                false => None,
+            };
+        }
+        Ok(())
+    }
+}
+
+impl Cursor {
+    /// The index in the page of the entry behind a cookie; none at the directory's end.
+    fn seek(&mut self, cookie: u64, list: &impl List) -> Result<Option<usize>> {
+        if cookie < FIRST_NAME {
+            if !self.fresh {
+                // Rewound: cookies given before mean nothing any more.
+                *self = Cursor::default();
+                self.fetch(b"", NEXT_PAGE, list)?;
+                self.fresh = true;
+            }
+            return Ok((!self.page.is_empty()).then_some(0));
+        }
+        let given = (cookie - FIRST_NAME) as usize;
+        if given >= self.ends.len() {
+            return Err(Error::because(Code::Invalid, "no such place in a directory"));
+        }
+        if cookie >= self.page_cookie {
+            let index = (cookie - self.page_cookie) as usize + 1;
+            if index < self.page.len() {
+                return Ok(Some(index));
+            }
+            if self.page_end {
+                return Ok(None);
+            }
+        }
+        let start = if given == 0 { 0 } else { self.ends[given - 1] };
+        let name = self.names[start..self.ends[given]].to_vec();
+        self.fetch(&name, NEXT_PAGE, list)?;
+        Ok((!self.page.is_empty()).then_some(0))
+    }
+
+    /// Gets the entries behind a name and gives them cookies.
+    fn fetch(&mut self, after: &[u8], limit: u32, list: &impl List) -> Result<()> {
+        (self.page, self.page_end) = list(after, limit)?;
+        self.page_cookie = FIRST_NAME + self.ends.len() as u64;
+        for entry in &self.page {
+            self.names.extend_from_slice(&entry.name);
+            self.ends.push(self.names.len());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+    use weir_core::types::FileKind;
+
+    struct Model(RefCell<BTreeSet<Vec<u8>>>);
+
+    impl Model {
+        fn new(count: usize) -> Model {
+            Model(RefCell::new((0..count).map(|i| format!("{i:05}").into_bytes()).collect()))
+        }
+
+        fn list(&self) -> impl List + '_ {
+            |after: &[u8], limit: u32| {
+                let names = self.0.borrow();
+                let behind: Vec<_> = names.iter().filter(|name| name.as_slice() > after).collect();
+                let entry = |name: &&Vec<u8>| Entry {
+                    name: (*name).clone(),
+                    ino: Ino(7),
+                    kind: FileKind::Regular,
+                };
+                let end = behind.len() <= limit as usize;
+                Ok((behind.iter().take(limit as usize).map(entry).collect(), end))
+            }
+        }
+
+        fn open(&self) -> Directory {
+            let who = Credentials { uid: 0, gid: 0, groups: vec![] };
+            Directory::open(who, Ino(5), self.list()).unwrap()
+        }
+    }
+
+    /// One answer of at most `room` entries.
+    fn read(model: &Model, directory: &Directory, cookie: u64, room: usize) -> Vec<(u64, String)> {
+        let mut got = Vec::new();
+        let add = |_, cookie, _: Option<&Entry>, name: &[u8]| {
+            if got.len() == room {
+                return true;
+            }
+            got.push((cookie, String::from_utf8(name.to_vec()).unwrap()));
+            false
+        };
+        directory.read(cookie, Ino(1), model.list(), add).unwrap();
+        got
+    }
+
+    fn read_all(model: &Model, directory: &Directory, room: usize) -> Vec<String> {
+        let (mut cookie, mut names) = (0, Vec::new());
+        loop {
+            let got = read(model, directory, cookie, room);
+            let Some(last) = got.last() else { return names };
+            cookie = last.0;
+            names.extend(got.into_iter().map(|(_, name)| name));
+        }
+    }
+
+    #[test]
+    fn every_entry_comes_once_whatever_fits_into_an_answer() {
+        for count in [0, 1, 63, 64, 65, 1500, 3000] {
+            let model = Model::new(count);
+            let directory = model.open();
+            for room in [1, 2, 3, 64, 5000] {
+                let names = read_all(&model, &directory, room);
+                assert_eq!(names.len(), count + 2, "{count} entries, {room} at a time");
+                assert_eq!(names[..2], [".", ".."]);
+                assert!(names[2..].is_sorted());
+            }
+        }
+    }
+
+    #[test]
+    fn removing_what_was_listed_skips_nothing() {
+        let model = Model::new(2500);
+        let directory = model.open();
+        let (mut cookie, mut seen) = (0, 0);
+        loop {
+            let got = read(&model, &directory, cookie, 7);
+            let Some(last) = got.last() else { break };
+            cookie = last.0;
+            for (_, name) in got {
+                seen += usize::from(model.0.borrow_mut().remove(name.as_bytes()));
+            }
+        }
+        assert_eq!(seen, 2500);
+        assert!(model.0.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_cookie_stays_with_its_name() {
+        let model = Model::new(3000);
+        let directory = model.open();
+        let all = read(&model, &directory, 0, 40);
+        let (cookie, name) = all.last().unwrap().clone();
+        let mut at = cookie;
+        for _ in 0..30 {
+            at = read(&model, &directory, at, 100).last().unwrap().0;
+        }
+        model.0.borrow_mut().remove(name.as_bytes());
+        let next = read(&model, &directory, cookie, 1);
+        assert_eq!(next[0].1, "00038");
+        // And the one that the listing had come to is not moved by that.
+        let later = read(&model, &directory, at, 1);
+        assert!(later[0].1.as_str() > "02000", "{later:?}");
+    }
+
+    #[test]
+    fn a_rewound_listing_sees_what_is_new() {
+        let model = Model::new(10);
+        let directory = model.open();
+        assert_eq!(read_all(&model, &directory, 100).len(), 12);
+        model.0.borrow_mut().insert(b"new".to_vec());
+        assert_eq!(read_all(&model, &directory, 100).len(), 13);
+        let stray = directory.read(1 << 40, Ino(1), model.list(), |_, _, _, _| true);
+        assert_eq!(stray.unwrap_err().code, Code::Invalid);
+    }
+}

@@ -1,0 +1,185 @@
+//! Mounts: how they begin, run and end.
+
+use crate::filesystem::{REQUEST_BYTES_MAX, Shared, WeirFilesystem};
+use crate::statistics::Statistics;
+use fuser::{Config, MountOption, SessionACL, SessionUnmounter};
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use weir_client::Pool;
+use weir_core::error::{Code, Error, Result};
+
+/// Fewest threads where nobody says how many: each waits for one request.
+const THREADS_MIN: usize = 8;
+/// Most threads.
+const THREADS_MAX: usize = 64;
+
+/// How a pool is mounted.
+#[derive(Clone, Debug, Default)]
+pub struct MountOptions {
+    /// Whether the kernel caches data from opening to opening (a file that another client has
+    /// changed meanwhile is read anew when it is opened), and attributes for a second. Otherwise
+    /// every read and write goes to the pool at once: the pool does the work, and every mount sees
+    /// what every other one has written.
+    pub caching: bool,
+    /// Threads that serve requests; 0: twice as many as there are cores, within reason.
+    pub threads: usize,
+    /// Whether other users than the one who mounts are let in, each as who he is. Only
+    /// [`mount()`] heeds it: the options of a mount made elsewhere say it themselves.
+    pub allow_other: bool,
+}
+
+/// A mount at work. Dropping it unmounts what [`mount()`] has mounted, even while it is in use.
+pub struct Session {
+    shared: Arc<Shared>,
+    /// None after it was joined.
+    thread: Option<JoinHandle<io::Result<()>>>,
+    /// None: mounted by the caller.
+    mounted: Option<Mounted>,
+}
+
+struct Mounted {
+    directory: std::path::PathBuf,
+    unmounter: Mutex<SessionUnmounter>,
+}
+
+/// Serves a mount that the caller has made: `device` is `/dev/fuse`, mounted with `fd=N`,
+/// `rootmode=40000`, `user_id`, `group_id`, and `max_read` of 1 MiB or none. The caller unmounts.
+///
+/// Fails if the kernel speaks no protocol that we do.
+pub fn serve(pool: Pool, device: OwnedFd, options: &MountOptions) -> Result<Session> {
+    let shared = Arc::new(Shared::new(pool, options.caching));
+    // Whom to let in is the kernel's decision, by the options of the mount.
+    let config = config(options, SessionACL::All);
+    let filesystem = WeirFilesystem(shared.clone());
+    let session = fuser::Session::from_fd(filesystem, device, config.acl, config)
+        .map_err(|error| failed(&error).on("serve", "mount"))?;
+    start(shared, session, None)
+}
+
+/// Mounts a pool at a directory, by mount(2) or, where that is forbidden, by fusermount3.
+pub fn mount(pool: Pool, directory: &Path, options: &MountOptions) -> Result<Session> {
+    let trouble = |error: io::Error| failed(&error).on("mount at", directory.display());
+    let directory = directory.canonicalize().map_err(trouble)?;
+    let shared = Arc::new(Shared::new(pool, options.caching));
+    let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
+    let mut config = config(options, acl);
+    config.mount_options = vec![
+        MountOption::FSName("weir".to_owned()),
+        MountOption::Subtype("weir".to_owned()),
+        MountOption::NoAtime,
+        MountOption::CUSTOM(format!("max_read={REQUEST_BYTES_MAX}")),
+    ];
+    let filesystem = WeirFilesystem(shared.clone());
+    let mut session = fuser::Session::new(filesystem, &directory, &config).map_err(trouble)?;
+    let unmounter = Mutex::new(session.unmount_callable());
+    start(shared, session, Some(Mounted { directory, unmounter }))
+}
+
+fn config(options: &MountOptions, acl: SessionACL) -> Config {
+    let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
+    let threads = match options.threads {
+        0 => (2 * cores).max(THREADS_MIN),
+        threads => threads,
+    };
+    let mut config = Config::default();
+    config.acl = acl;
+    config.n_threads = Some(threads.min(THREADS_MAX));
+    // A descriptor for each thread spares them a lock, but needs the device to be there by name.
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    config.clone_fd = device.is_ok();
+    config
+}
+
+fn start(
+    shared: Arc<Shared>,
+    session: fuser::Session<WeirFilesystem>,
+    mounted: Option<Mounted>,
+) -> Result<Session> {
+    let thread = std::thread::Builder::new()
+        .name("weir-mount".to_owned())
+        .spawn(move || session.run())
+        .map_err(|error| failed(&error).on("mount", "pool"))?;
+    Ok(Session { shared, thread: Some(thread), mounted })
+}
+
+fn failed(error: &io::Error) -> Error {
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => Code::NotFound,
+        io::ErrorKind::PermissionDenied => Code::NotPermitted,
+        io::ErrorKind::NotADirectory => Code::NotDirectory,
+        io::ErrorKind::ResourceBusy => Code::InUse,
+        _ => Code::Invalid,
+    };
+    Error::because(code, error.to_string())
+}
+
+impl Session {
+    /// Whether the mount has ended.
+    pub fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until the mount has ended: until somebody unmounts it and nobody uses it any more.
+    /// Handles that are open at the pool still are closed then.
+    pub fn join(mut self) -> Result<()> {
+        let over = match self.thread.take().map(JoinHandle::join) {
+            None | Some(Ok(Ok(()))) => Ok(()),
+            Some(Ok(Err(error))) => Err(failed(&error)),
+            Some(Err(_)) => Err(Error::because(Code::Internal, "a thread panicked")),
+        };
+        over.map_err(|error| error.on("serve", "mount"))
+    }
+
+    /// Unmounts what [`mount()`] has mounted; fails while it is in use. [`Session::join`] then waits
+    /// for the end.
+    pub fn unmount(&self) -> Result<()> {
+        let Some(Mounted { directory, unmounter }) = &self.mounted else {
+            let cause = "mounted by somebody else, who must unmount it";
+            return Err(Error::because(Code::Invalid, cause).on("unmount", "pool"));
+        };
+        if self.is_over() {
+            return Ok(());
+        }
+        let trouble = |error: io::Error| failed(&error).on("unmount", directory.display());
+        match detach(directory, 0) {
+            // Not root: fusermount3 can.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                unmounter.lock().unwrap_or_else(PoisonError::into_inner).unmount().map_err(trouble)
+            }
+            result => result.map_err(trouble),
+        }
+    }
+
+    /// What was done through the mount so far.
+    pub fn statistics(&self) -> Statistics {
+        self.shared.counters.snapshot()
+    }
+}
+
+fn detach(directory: &Path, flags: i32) -> io::Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(directory.as_os_str().as_bytes())?;
+    // SAFETY: `path` is a string ended by a NUL.
+    match unsafe { libc::umount2(path.as_ptr(), libc::UMOUNT_NOFOLLOW | flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.is_over() {
+            return;
+        }
+        if let Some(Mounted { directory, unmounter }) = &self.mounted
+            && detach(directory, libc::MNT_DETACH).is_err()
+        {
+            // Best effort: there is nobody left to tell.
+            let _ = unmounter.lock().unwrap_or_else(PoisonError::into_inner).unmount();
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! Real mounts of pools whose servers run in this process.
+
+mod common;
+mod pool;
+mod posix;

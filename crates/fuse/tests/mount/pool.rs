@@ -1,0 +1,233 @@
+//! Several mounts of one pool, and the pool's end.
+
+use crate::common::{TestPool, fuse_works, pattern};
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+use weir_fuse::MountOptions;
+
+fn caching(caching: bool) -> MountOptions {
+    MountOptions { caching, ..MountOptions::default() }
+}
+
+#[test]
+fn without_caching_a_write_is_seen_by_every_mount_at_once() {
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(2, 64 << 20);
+    let (a, b) = (pool.mount(&caching(false)), pool.mount(&caching(false)));
+    let writer =
+        OpenOptions::new().read(true).write(true).create_new(true).open(a.join("f")).unwrap();
+    let mut reader = File::open(b.join("f")).unwrap();
+    let mut model = Vec::new();
+    for round in 0..20u64 {
+        let bytes = pattern(round, 0, 70_001);
+        writer.write_all_at(&bytes, model.len() as u64).unwrap();
+        model.extend_from_slice(&bytes);
+        // Size and bytes, by name and through a descriptor opened long ago.
+        assert_eq!(fs::metadata(b.join("f")).unwrap().len(), model.len() as u64);
+        assert_eq!(reader.metadata().unwrap().len(), model.len() as u64);
+        let mut got = vec![0; bytes.len()];
+        reader.read_exact(&mut got).unwrap();
+        assert!(got == bytes, "round {round}");
+    }
+    writer.set_len(5).unwrap();
+    assert_eq!(reader.metadata().unwrap().len(), 5);
+    fs::rename(a.join("f"), a.join("g")).unwrap();
+    assert!(!b.join("f").exists());
+    assert_eq!(fs::read(b.join("g")).unwrap(), model[..5]);
+    fs::remove_file(b.join("g")).unwrap();
+    assert!(!a.join("g").exists());
+    assert_eq!(writer.metadata().unwrap().len(), 5);
+    drop((writer, reader));
+    a.end();
+    b.end();
+}
+
+#[test]
+fn appends_of_two_mounts_never_overlap() {
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(2, 64 << 20);
+    let (a, b) = (pool.mount(&caching(false)), pool.mount(&caching(true)));
+    fs::write(a.join("log"), b"").unwrap();
+    std::thread::scope(|scope| {
+        for (mount, letter) in [(&a, b'a'), (&b, b'b')] {
+            scope.spawn(move || {
+                let mut file = OpenOptions::new().append(true).open(mount.join("log")).unwrap();
+                for _ in 0..100 {
+                    file.write_all(&[letter; 1000]).unwrap();
+                }
+            });
+        }
+    });
+    let log = fs::read(a.join("log")).unwrap();
+    assert_eq!(log.len(), 200_000);
+    for record in log.chunks(1000) {
+        assert!(record.iter().all(|byte| *byte == record[0]));
+    }
+    assert_eq!(fs::read(b.join("log")).unwrap(), log);
+    a.end();
+    b.end();
+}
+
+#[test]
+fn with_caching_a_file_is_as_it_was_last_closed_anywhere() {
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(2, 64 << 20);
+    let (a, b) = (pool.mount(&caching(true)), pool.mount(&caching(true)));
+    for round in 0..20u64 {
+        // The same length each time: only the time of the write tells.
+        let bytes = pattern(round, 0, 100_000);
+        fs::write(a.join("f"), &bytes).unwrap();
+        assert!(fs::read(b.join("f")).unwrap() == bytes, "round {round}");
+        let back = pattern(1000 + round, 0, 100_000);
+        fs::write(b.join("f"), &back).unwrap();
+        assert!(fs::read(a.join("f")).unwrap() == back, "round {round}");
+        // As programs replace files.
+        fs::write(a.join("tmp"), &bytes).unwrap();
+        fs::rename(a.join("tmp"), a.join("f")).unwrap();
+        assert!(fs::read(b.join("f")).unwrap() == bytes, "round {round}");
+    }
+    // What nobody has changed is read from the pool once.
+    let read = || b.session().statistics().files["/f"].bytes_read;
+    fs::read(b.join("f")).unwrap();
+    let before = read();
+    for _ in 0..5 {
+        assert_eq!(fs::read(b.join("f")).unwrap().len(), 100_000);
+    }
+    assert_eq!(read(), before);
+    a.end();
+    b.end();
+}
+
+#[test]
+fn many_threads_use_one_mount() {
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(2, 256 << 20);
+    let mount = pool.mount(&caching(false));
+    std::thread::scope(|scope| {
+        for index in 0..8u64 {
+            let path = mount.join(format!("f{index}"));
+            scope.spawn(move || {
+                for round in 0..3 {
+                    let bytes = pattern(index * 100 + round, 0, 3_000_000 + index as usize);
+                    fs::write(&path, &bytes).unwrap();
+                    assert!(fs::read(&path).unwrap() == bytes);
+                }
+            });
+        }
+    });
+    // And one file, each thread its own part.
+    let shared = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(mount.join("shared"))
+        .unwrap();
+    std::thread::scope(|scope| {
+        for index in 0..8u64 {
+            let shared = &shared;
+            scope.spawn(move || {
+                for block in 0..10 {
+                    let offset = (block * 8 + index) * 100_000;
+                    shared.write_all_at(&pattern(7, offset, 100_000), offset).unwrap();
+                }
+            });
+        }
+    });
+    assert!(fs::read(mount.join("shared")).unwrap() == pattern(7, 0, 8_000_000));
+    drop(shared);
+    mount.end();
+}
+
+#[test]
+fn a_dead_server_is_an_error_and_the_mount_can_be_taken_away() {
+    if !fuse_works() {
+        return;
+    }
+    let mut pool = TestPool::new(3, 64 << 20);
+    let mount = pool.mount(&caching(false));
+    let file =
+        OpenOptions::new().read(true).write(true).create_new(true).open(mount.join("f")).unwrap();
+    let bytes = pattern(1, 0, 1 << 20);
+    file.write_all_at(&bytes, 0).unwrap();
+    // Not the first one, which holds the metadata.
+    drop(pool.servers.pop());
+    let begun = Instant::now();
+    let mut buffer = vec![0; 1 << 20];
+    for result in [file.read_exact_at(&mut buffer, 0), file.write_all_at(&bytes, 0)] {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EIO));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    // What needs that server for nothing still works.
+    fs::create_dir(mount.join("d")).unwrap();
+    assert!(fs::read_dir(&*mount).unwrap().count() >= 2);
+    pool.servers.clear();
+    let begun = Instant::now();
+    assert_eq!(fs::metadata(mount.join("f")).unwrap_err().raw_os_error(), Some(libc::EIO));
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    drop(file);
+    let begun = Instant::now();
+    mount.end();
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn a_mount_in_use_is_not_unmounted_but_dropped_it_goes() {
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(1, 64 << 20);
+    let mut mount = pool.mount(&caching(false));
+    let file = File::create(mount.join("f")).unwrap();
+    let error = mount.session().unmount().unwrap_err();
+    assert_eq!(error.errno(), libc::EBUSY, "{error}");
+    assert!(error.to_string().starts_with("unmount "), "{error}");
+    drop(mount.session.take());
+    assert!(!mount.join("f").exists());
+    // A descriptor that is still open works on.
+    (&file).write_all(b"x").unwrap();
+}
+
+#[test]
+fn a_mount_that_the_caller_made_is_served() {
+    if !fuse_works() {
+        return;
+    }
+    // SAFETY: does nothing but answer.
+    if unsafe { libc::geteuid() } != 0 {
+        eprintln!("SKIPPED: mount(2) needs root");
+        return;
+    }
+    let pool = TestPool::new(1, 64 << 20);
+    let directory = tempfile::tempdir().unwrap();
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse").unwrap();
+    let options = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,allow_other,max_read=1048576\0",
+        device.as_raw_fd()
+    );
+    let path = std::ffi::CString::new(directory.path().as_os_str().as_encoded_bytes()).unwrap();
+    // SAFETY: all strings end with a NUL.
+    let result = unsafe {
+        let (source, kind) = (c"weir".as_ptr(), c"fuse.weir".as_ptr());
+        libc::mount(source, path.as_ptr(), kind, libc::MS_NOSUID, options.as_ptr().cast())
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    let session = weir_fuse::serve(pool.connect(), OwnedFd::from(device), &caching(false)).unwrap();
+    fs::write(directory.path().join("f"), b"served").unwrap();
+    assert_eq!(fs::read(directory.path().join("f")).unwrap(), b"served");
+    assert!(!session.is_over());
+    assert_eq!(session.unmount().unwrap_err().errno(), libc::EINVAL);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::umount2(path.as_ptr(), 0) }, 0);
+    session.join().unwrap();
+}

@@ -1,0 +1,621 @@
+//! Programs' everyday calls on a mounted pool, without and with kernel caching.
+
+use crate::common::{Mounted, TestPool, fuse_works, pattern};
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{
+    FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink,
+};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use weir_fuse::MountOptions;
+
+const MIB: usize = 1 << 20;
+
+/// Runs a test on mounts without and with caching.
+fn on_mount(test: impl Fn(&Mounted)) {
+    if !fuse_works() {
+        return;
+    }
+    for caching in [false, true] {
+        let pool = TestPool::new(3, 64 << 20);
+        let options = MountOptions { caching, allow_other: is_root(), ..MountOptions::default() };
+        let mount = pool.mount(&options);
+        println!("caching: {caching}");
+        test(&mount);
+        mount.end();
+    }
+}
+
+fn is_root() -> bool {
+    // SAFETY: does nothing but answer.
+    unsafe { libc::geteuid() == 0 }
+}
+
+fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
+    result.expect_err("must fail").raw_os_error().expect("has an errno")
+}
+
+#[test]
+fn files_are_created_written_read_and_appended() {
+    on_mount(|mount| {
+        let path = mount.join("file");
+        fs::write(&path, b"hello").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"hello");
+        let metadata = fs::metadata(&path).unwrap();
+        assert_eq!((metadata.len(), metadata.nlink()), (5, 1));
+        // SAFETY: do nothing but answer.
+        let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+        assert_eq!((metadata.uid(), metadata.gid()), (uid, gid));
+
+        let mut appender = OpenOptions::new().append(true).open(&path).unwrap();
+        appender.write_all(b" world").unwrap();
+        fs::write(mount.join("other"), b"x").unwrap();
+        appender.write_all(b"!").unwrap();
+        assert_eq!(appender.metadata().unwrap().len(), 12);
+        assert_eq!(fs::read(&path).unwrap(), b"hello world!");
+
+        let exclusive = OpenOptions::new().write(true).create_new(true).open(&path);
+        assert_eq!(exclusive.unwrap_err().kind(), ErrorKind::AlreadyExists);
+        fs::write(&path, b"short").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"short");
+        assert_eq!(File::open(mount.join("none")).unwrap_err().kind(), ErrorKind::NotFound);
+        let mode =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(mount.join("m"));
+        assert_eq!(mode.unwrap().metadata().unwrap().mode(), 0o100_600);
+    });
+}
+
+#[test]
+fn two_appenders_never_overlap() {
+    on_mount(|mount| {
+        let path = mount.join("log");
+        fs::write(&path, b"").unwrap();
+        let writer = |letter: u8| {
+            let path = &path;
+            move || {
+                let mut file = OpenOptions::new().append(true).open(path).unwrap();
+                for _ in 0..50 {
+                    file.write_all(&[letter; 100]).unwrap();
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(writer(b'a'));
+            scope.spawn(writer(b'b'));
+        });
+        let log = fs::read(&path).unwrap();
+        assert_eq!(log.len(), 10_000);
+        for record in log.chunks(100) {
+            assert!(record.iter().all(|byte| *byte == record[0]));
+        }
+        assert_eq!(log.iter().filter(|byte| **byte == b'a').count(), 5_000);
+    });
+}
+
+#[test]
+fn large_and_odd_sizes_come_back_as_written() {
+    on_mount(|mount| {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(mount.join("big"))
+            .unwrap();
+        let size = 9 * MIB + 12_345;
+        let mut model = vec![0; size];
+        let mut at = 0;
+        for (seed, length) in
+            [MIB, 2 * MIB, MIB + 1, 4095, 1, 65_537, 3 * MIB - 7, 512 * 1024].iter().enumerate()
+        {
+            let bytes = pattern(seed as u64, at as u64, *length);
+            file.write_all_at(&bytes, at as u64).unwrap();
+            model[at..at + length].copy_from_slice(&bytes);
+            at += length;
+        }
+        // Overwrites across stripes, and something at the far end.
+        for (offset, length) in [(65_535, 2), (131_000, 300_000), (size - 1000, 1000)] {
+            let bytes = pattern(99, offset as u64, length);
+            file.write_all_at(&bytes, offset as u64).unwrap();
+            model[offset..offset + length].copy_from_slice(&bytes);
+        }
+        assert_eq!(file.metadata().unwrap().len(), size as u64);
+        for step in [MIB, 1_000_003, 333_333] {
+            let mut reader = File::open(mount.join("big")).unwrap();
+            let mut got = Vec::new();
+            let mut buffer = vec![0; step];
+            loop {
+                let length = reader.read(&mut buffer).unwrap();
+                if length == 0 {
+                    break;
+                }
+                got.extend_from_slice(&buffer[..length]);
+            }
+            assert!(got == model, "read by {step} differs");
+        }
+        // Reading over the end is short, not wrong.
+        let mut tail = [1; 100];
+        assert_eq!(file.read_at(&mut tail, size as u64 - 10).unwrap(), 10);
+        assert_eq!(tail[..10], model[size - 10..]);
+        assert_eq!(file.read_at(&mut tail, size as u64).unwrap(), 0);
+    });
+}
+
+#[test]
+fn truncation_cuts_and_grows_with_zeros() {
+    on_mount(|mount| {
+        let path = mount.join("t");
+        let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.write_all_at(&pattern(1, 0, 300_000), 0).unwrap();
+        file.set_len(100_001).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 100_001);
+        file.set_len(400_000).unwrap();
+        let got = fs::read(&path).unwrap();
+        assert!(got[..100_001] == pattern(1, 0, 100_001)[..]);
+        assert!(got[100_001..].iter().all(|byte| *byte == 0));
+        assert_eq!(got.len(), 400_000);
+        // By path, while it is open.
+        check(unsafe_truncate(&path, 10)).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 10);
+        assert_eq!(fs::read(&path).unwrap(), pattern(1, 0, 10));
+        drop(OpenOptions::new().write(true).truncate(true).open(&path).unwrap());
+        assert_eq!(file.metadata().unwrap().len(), 0);
+        file.write_all_at(b"z", 5).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"\0\0\0\0\0z");
+    });
+}
+
+fn unsafe_truncate(path: &Path, size: i64) -> libc::c_int {
+    let path = c_path(path);
+    // SAFETY: `path` is a string ended by a NUL.
+    unsafe { libc::truncate(path.as_ptr(), size) }
+}
+
+#[test]
+fn holes_read_as_zeros_and_can_be_found_and_made() {
+    on_mount(|mount| {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(mount.join("sparse"))
+            .unwrap();
+        let far = 40 * MIB as u64;
+        file.write_all_at(b"start", 0).unwrap();
+        file.write_all_at(b"end", far).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), far + 3);
+        let mut middle = [1; 1000];
+        file.read_exact_at(&mut middle, far / 2).unwrap();
+        assert_eq!(middle, [0; 1000]);
+        let seek = |offset: u64, whence| {
+            // SAFETY: the descriptor is open.
+            unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) }
+        };
+        assert_eq!(seek(0, libc::SEEK_DATA), 0);
+        let hole = seek(0, libc::SEEK_HOLE);
+        assert!(hole >= 5 && (hole as u64) < far, "{hole}");
+        let data = seek(hole as u64, libc::SEEK_DATA);
+        assert!(data as u64 <= far && data > hole, "{data}");
+        assert_eq!(seek(far + 3, libc::SEEK_DATA), -1);
+        assert_eq!(io::Error::last_os_error().raw_os_error(), Some(libc::ENXIO));
+        assert!(file.metadata().unwrap().blocks() * 512 < far);
+
+        let allocate = |mode, offset: i64, length: i64| {
+            // SAFETY: the descriptor is open.
+            check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, length) })
+        };
+        file.write_all_at(&pattern(2, 0, MIB), 0).unwrap();
+        allocate(libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, 1000, 500_000).unwrap();
+        let mut got = vec![1; MIB];
+        file.read_exact_at(&mut got, 0).unwrap();
+        let mut model = pattern(2, 0, MIB);
+        model[1000..501_000].fill(0);
+        assert!(got == model);
+        allocate(0, 0, far as i64 + 1000).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), far + 1000);
+        allocate(libc::FALLOC_FL_KEEP_SIZE, 0, 2 * far as i64).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), far + 1000);
+        // A hole reaching far behind the end costs nothing and changes no size.
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        allocate(mode, far as i64, i64::MAX - far as i64).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), far + 1000);
+        assert_eq!(errno(allocate(libc::FALLOC_FL_COLLAPSE_RANGE, 0, 4096)), libc::EOPNOTSUPP);
+    });
+}
+
+#[test]
+fn names_move_link_and_vanish() {
+    on_mount(|mount| {
+        let at = |name: &str| mount.join(name);
+        fs::write(at("a"), b"a").unwrap();
+        fs::write(at("b"), b"b").unwrap();
+        fs::rename(at("a"), at("b")).unwrap();
+        assert_eq!(fs::read(at("b")).unwrap(), b"a");
+        assert!(!at("a").exists());
+
+        fs::create_dir(at("d")).unwrap();
+        fs::create_dir_all(at("d/e/f")).unwrap();
+        assert_eq!(fs::metadata(at("d/e")).unwrap().nlink(), 3);
+        fs::rename(at("b"), at("d/e/f/b")).unwrap();
+        assert_eq!(fs::read(at("d/e/f/b")).unwrap(), b"a");
+        assert_eq!(errno(fs::rename(at("d"), at("d/e/d"))), libc::EINVAL);
+        assert_eq!(errno(fs::remove_dir(at("d"))), libc::ENOTEMPTY);
+        assert_eq!(errno(fs::remove_file(at("d"))), libc::EISDIR);
+
+        let renameat2 = |from: &str, to: &str, flags| {
+            let (from, to) = (c_path(&at(from)), c_path(&at(to)));
+            let cwd = libc::AT_FDCWD;
+            // SAFETY: both are strings ended by a NUL.
+            check(unsafe { libc::renameat2(cwd, from.as_ptr(), cwd, to.as_ptr(), flags) })
+        };
+        fs::write(at("x"), b"x").unwrap();
+        fs::write(at("y"), b"y").unwrap();
+        assert_eq!(errno(renameat2("x", "y", libc::RENAME_NOREPLACE)), libc::EEXIST);
+        renameat2("x", "y", libc::RENAME_EXCHANGE).unwrap();
+        assert_eq!(fs::read(at("x")).unwrap(), b"y");
+        assert_eq!(fs::read(at("y")).unwrap(), b"x");
+
+        fs::hard_link(at("x"), at("z")).unwrap();
+        assert_eq!(fs::metadata(at("x")).unwrap().nlink(), 2);
+        assert_eq!(fs::metadata(at("x")).unwrap().ino(), fs::metadata(at("z")).unwrap().ino());
+        fs::remove_file(at("x")).unwrap();
+        assert_eq!(fs::read(at("z")).unwrap(), b"y");
+
+        symlink("d/e/f/b", at("link")).unwrap();
+        assert_eq!(fs::read_link(at("link")).unwrap(), Path::new("d/e/f/b"));
+        assert_eq!(fs::read(at("link")).unwrap(), b"a");
+        assert!(fs::symlink_metadata(at("link")).unwrap().is_symlink());
+        symlink("nowhere", at("dangling")).unwrap();
+        assert_eq!(errno(fs::read(at("dangling"))), libc::ENOENT);
+        fs::remove_dir_all(at("d")).unwrap();
+        assert_eq!(errno(fs::read(at("link"))), libc::ENOENT);
+        assert_eq!(errno(fs::write(at(&"n".repeat(256)), b"")), libc::ENAMETOOLONG);
+        fs::write(at(&"n".repeat(255)), b"").unwrap();
+    });
+}
+
+#[test]
+fn an_unlinked_file_works_as_long_as_it_is_open() {
+    on_mount(|mount| {
+        let path = mount.join("gone");
+        let mut file =
+            OpenOptions::new().read(true).write(true).create_new(true).open(&path).unwrap();
+        file.write_all(b"before").unwrap();
+        fs::remove_file(&path).unwrap();
+        file.write_all(b" and after").unwrap();
+        let metadata = file.metadata().unwrap();
+        assert_eq!((metadata.len(), metadata.nlink()), (16, 0));
+        file.set_permissions(Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
+        file.seek(SeekFrom::Start(0)).unwrap();
+        let mut text = String::new();
+        file.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "before and after");
+        file.set_len(3).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 3);
+        // A new file of that name is another one.
+        fs::write(&path, b"new").unwrap();
+        assert_ne!(fs::metadata(&path).unwrap().ino(), metadata.ino());
+        assert_eq!(file.metadata().unwrap().nlink(), 0);
+    });
+}
+
+#[test]
+fn a_large_directory_is_listed_whole_while_it_shrinks() {
+    on_mount(|mount| {
+        let directory = mount.join("many");
+        fs::create_dir(&directory).unwrap();
+        let expected: BTreeSet<String> = (0..2000).map(|i| format!("file-{i}")).collect();
+        for name in &expected {
+            File::create(directory.join(name)).unwrap();
+        }
+        let list = || -> BTreeSet<String> {
+            let names: Vec<_> = fs::read_dir(&directory)
+                .unwrap()
+                .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+                .collect();
+            let set: BTreeSet<_> = names.iter().cloned().collect();
+            assert_eq!(set.len(), names.len(), "a name came twice");
+            set
+        };
+        assert!(list() == expected);
+        // Remove each as it comes: none is skipped.
+        let mut removed = 0;
+        for entry in fs::read_dir(&directory).unwrap() {
+            let entry = entry.unwrap();
+            assert!(entry.file_type().unwrap().is_file());
+            fs::remove_file(entry.path()).unwrap();
+            removed += 1;
+        }
+        assert_eq!(removed, 2000);
+        assert!(list().is_empty());
+        fs::remove_dir(&directory).unwrap();
+    });
+}
+
+#[test]
+fn special_files_times_and_modes_are_kept() {
+    on_mount(|mount| {
+        let fifo = c_path(&mount.join("fifo"));
+        // SAFETY: `fifo` is a string ended by a NUL.
+        check(unsafe { libc::mkfifo(fifo.as_ptr(), 0o640) }).unwrap();
+        let metadata = fs::metadata(mount.join("fifo")).unwrap();
+        assert!(metadata.file_type().is_fifo());
+        assert_eq!(metadata.mode() & 0o777, 0o640 & !umask());
+        // It is a working one: both ends are this kernel's.
+        let reader = OpenOptions::new()
+            .read(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(mount.join("fifo"))
+            .unwrap();
+        OpenOptions::new().write(true).open(mount.join("fifo")).unwrap().write_all(b"!").unwrap();
+        let mut byte = [0];
+        (&reader).read_exact(&mut byte).unwrap();
+        assert_eq!(byte, *b"!");
+
+        let path = mount.join("dated");
+        let file = File::create(&path).unwrap();
+        let old = UNIX_EPOCH + Duration::new(1_000_000_000, 123_456_789);
+        let older = UNIX_EPOCH - Duration::new(86_400, 500_000_000);
+        file.set_times(fs::FileTimes::new().set_modified(old).set_accessed(older)).unwrap();
+        let metadata = fs::metadata(&path).unwrap();
+        assert_eq!(metadata.modified().unwrap(), old);
+        assert_eq!(metadata.accessed().unwrap(), older);
+        // A write makes it new again, through the handle that was open all along.
+        (&file).write_all(b"x").unwrap();
+        let age = SystemTime::now().duration_since(file.metadata().unwrap().modified().unwrap());
+        assert!(age.unwrap_or_default() < Duration::from_secs(60));
+        drop(file);
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        file.set_modified(old).unwrap();
+        drop(file);
+        assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), old);
+
+        fs::set_permissions(&path, Permissions::from_mode(0o4711)).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o4711);
+        if is_root() {
+            std::os::unix::fs::chown(&path, Some(1234), Some(5678)).unwrap();
+            let metadata = fs::metadata(&path).unwrap();
+            assert_eq!((metadata.uid(), metadata.gid()), (1234, 5678));
+        }
+    });
+}
+
+fn umask() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("Umask:")).unwrap();
+    u32::from_str_radix(line.trim(), 8).unwrap()
+}
+
+#[test]
+fn extended_attributes_are_kept() {
+    on_mount(|mount| {
+        fs::write(mount.join("f"), b"").unwrap();
+        let path = c_path(&mount.join("f"));
+        let name = c"user.colour";
+        let set = |value: &[u8], flags| {
+            // SAFETY: strings end with a NUL, and the value is as long as is said.
+            check(unsafe {
+                let (data, length) = (value.as_ptr().cast(), value.len());
+                libc::setxattr(path.as_ptr(), name.as_ptr(), data, length, flags)
+            })
+        };
+        let get = |room: usize| {
+            let mut value = vec![0u8; room];
+            // SAFETY: as above; the value may be as long as `room`.
+            let length = unsafe {
+                let data = value.as_mut_ptr().cast();
+                libc::getxattr(path.as_ptr(), name.as_ptr(), data, room)
+            };
+            check(length as libc::c_int).map(|length| (length as usize, value))
+        };
+        assert_eq!(errno(get(10)), libc::ENODATA);
+        assert_eq!(errno(set(b"x", libc::XATTR_REPLACE)), libc::ENODATA);
+        set(b"blue", libc::XATTR_CREATE).unwrap();
+        assert_eq!(errno(set(b"red", libc::XATTR_CREATE)), libc::EEXIST);
+        assert_eq!(get(0).unwrap().0, 4);
+        assert_eq!(errno(get(3)), libc::ERANGE);
+        assert_eq!(get(4).unwrap().1, b"blue");
+        set(b"", 0).unwrap();
+        assert_eq!(get(10).unwrap().0, 0);
+        let mut names = vec![0u8; 1000];
+        // SAFETY: as above.
+        let length =
+            unsafe { libc::listxattr(path.as_ptr(), names.as_mut_ptr().cast(), names.len()) };
+        assert_eq!(&names[..length as usize], b"user.colour\0");
+        // SAFETY: as above.
+        check(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) }).unwrap();
+        assert_eq!(errno(get(10)), libc::ENODATA);
+    });
+}
+
+#[test]
+fn statfs_tells_what_fits() {
+    on_mount(|mount| {
+        let statvfs = || {
+            let path = c_path(mount);
+            // SAFETY: all zeros is a valid statvfs.
+            let mut figures: libc::statvfs = unsafe { std::mem::zeroed() };
+            // SAFETY: the path ends with a NUL, and the figures are valid for the call.
+            check(unsafe { libc::statvfs(path.as_ptr(), &raw mut figures) }).unwrap();
+            figures
+        };
+        let empty = statvfs();
+        assert_eq!(empty.f_bsize, empty.f_frsize);
+        let total = empty.f_blocks * empty.f_frsize;
+        assert!((180 << 20..=192 << 20).contains(&total), "{total}");
+        assert!(empty.f_bavail <= empty.f_bfree && empty.f_bfree <= empty.f_blocks);
+        assert!(empty.f_ffree > 1000);
+        fs::write(mount.join("f"), vec![1; 30 * MIB]).unwrap();
+        let filled = statvfs();
+        let taken = (empty.f_bavail - filled.f_bavail) * filled.f_frsize;
+        assert!((30 << 20..33 << 20).contains(&taken), "{taken}");
+        assert_eq!(filled.f_files - filled.f_ffree, empty.f_files - empty.f_ffree + 1);
+        // Full is told as such, and what was stored before stays readable.
+        let error = fs::write(mount.join("too-much"), vec![2; 200 * MIB]).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSPC));
+        assert!(fs::read(mount.join("f")).unwrap().iter().all(|byte| *byte == 1));
+        fs::remove_file(mount.join("too-much")).unwrap();
+        fs::write(mount.join("again"), vec![3; 100 * MIB]).unwrap();
+    });
+}
+
+#[test]
+fn other_users_get_what_modes_allow() {
+    if !is_root() {
+        eprintln!("SKIPPED: needs root");
+        return;
+    }
+    on_mount(|mount| {
+        // The directory above is the test's own, which nobody else may walk.
+        fs::set_permissions(mount.parent().unwrap(), fs::metadata("/tmp").unwrap().permissions())
+            .unwrap();
+        let shell = |groups: &str, script: &str| {
+            let status = Command::new("setpriv")
+                .args(["--reuid", "54321", "--regid", "54321", groups, "sh", "-c", script])
+                .current_dir(&**mount)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status()
+                .expect("setpriv runs");
+            status.success()
+        };
+        let none = "--clear-groups";
+        fs::set_permissions(&**mount, Permissions::from_mode(0o755)).unwrap();
+        fs::write(mount.join("private"), b"p").unwrap();
+        fs::set_permissions(mount.join("private"), Permissions::from_mode(0o600)).unwrap();
+        fs::write(mount.join("public"), b"p").unwrap();
+        fs::set_permissions(mount.join("public"), Permissions::from_mode(0o644)).unwrap();
+        fs::create_dir(mount.join("closed")).unwrap();
+        fs::write(mount.join("closed/f"), b"f").unwrap();
+        fs::set_permissions(mount.join("closed/f"), Permissions::from_mode(0o666)).unwrap();
+        fs::set_permissions(mount.join("closed"), Permissions::from_mode(0o700)).unwrap();
+        fs::create_dir(mount.join("open")).unwrap();
+        fs::set_permissions(mount.join("open"), Permissions::from_mode(0o1777)).unwrap();
+        fs::write(mount.join("open/root"), b"r").unwrap();
+
+        assert!(!shell(none, "cat private"));
+        assert!(!shell(none, "test -r private"));
+        assert!(shell(none, "cat public && test -r public && ! test -w public"));
+        assert!(!shell(none, "echo x >> public"));
+        assert!(!shell(none, "echo x > new"));
+        assert!(!shell(none, "chmod 666 public"));
+        // The kernel has just walked there for root: that opens nothing to others.
+        assert!(fs::read(mount.join("closed/f")).is_ok());
+        assert!(!shell(none, "cat closed/f"));
+        assert!(!shell(none, "ls closed"));
+        assert!(!shell(none, "cd closed"));
+        assert!(shell(none, "echo mine > open/mine && cat open/mine && chmod 600 open/mine"));
+        let mine = fs::metadata(mount.join("open/mine")).unwrap();
+        assert_eq!((mine.uid(), mine.gid(), mine.mode()), (54321, 54321, 0o100_600));
+        // Sticky: not the owner's, not to be removed.
+        assert!(!shell(none, "rm -f open/root"));
+        assert!(!shell(none, "mv open/root open/x"));
+
+        fs::write(mount.join("team"), b"t").unwrap();
+        std::os::unix::fs::chown(mount.join("team"), None, Some(777)).unwrap();
+        fs::set_permissions(mount.join("team"), Permissions::from_mode(0o640)).unwrap();
+        assert!(!shell(none, "cat team"));
+        assert!(shell("--groups=777", "cat team && test -r team"));
+
+        // To run a program one need not read it; to read it one must.
+        fs::copy("/bin/true", mount.join("program")).unwrap();
+        fs::set_permissions(mount.join("program"), Permissions::from_mode(0o711)).unwrap();
+        assert!(shell(none, "./program"));
+        assert!(!shell(none, "cat program"));
+        fs::set_permissions(mount.join("program"), Permissions::from_mode(0o644)).unwrap();
+        assert!(!shell("--groups=0", "./program"));
+
+        // A write by somebody else ends set-user-id.
+        fs::write(mount.join("suid"), b"s").unwrap();
+        for script in ["echo x >> suid", "echo x > suid", "truncate -s 5 suid"] {
+            fs::set_permissions(mount.join("suid"), Permissions::from_mode(0o4777)).unwrap();
+            assert!(shell(none, script));
+            let mode = fs::metadata(mount.join("suid")).unwrap().mode();
+            assert_eq!(mode & 0o7777, 0o777, "after {script}");
+        }
+    });
+}
+
+#[test]
+fn programs_run_from_and_map_files() {
+    on_mount(|mount| {
+        fs::copy("/bin/cat", mount.join("cat")).unwrap();
+        fs::write(mount.join("text"), b"through a copy").unwrap();
+        let output = Command::new(mount.join("cat")).arg(mount.join("text")).output().unwrap();
+        assert_eq!(output.stdout, b"through a copy");
+        // Mapped in a process of its own: a fault of ours might wait for ourselves.
+        let status = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "posix::child_that_maps", "--include-ignored"])
+            .env("WEIR_TEST_MAP", mount.join("map"))
+            .stdout(Stdio::null())
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let got = fs::read(mount.join("map")).unwrap();
+        assert_eq!(got.len(), 200_000);
+        assert!(got.iter().enumerate().all(|(i, byte)| *byte == (i % 251) as u8));
+    });
+}
+
+#[test]
+#[ignore = "is run as a child by programs_run_from_and_map_files"]
+fn child_that_maps() {
+    let Some(path) = std::env::var_os("WEIR_TEST_MAP") else { return };
+    let file = OpenOptions::new().read(true).write(true).create_new(true).open(path).unwrap();
+    let length = 200_000;
+    file.set_len(length as u64).unwrap();
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: a new mapping of an open file, of its length.
+    let map = unsafe {
+        let descriptor = file.as_raw_fd();
+        libc::mmap(std::ptr::null_mut(), length, protection, libc::MAP_SHARED, descriptor, 0)
+    };
+    assert_ne!(map, libc::MAP_FAILED, "{}", io::Error::last_os_error());
+    // SAFETY: the mapping is that long, and ours alone.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(map.cast::<u8>(), length) };
+    assert!(bytes.iter().all(|byte| *byte == 0));
+    for (i, byte) in bytes.iter_mut().enumerate() {
+        *byte = (i % 251) as u8;
+    }
+    // SAFETY: as it was mapped; `bytes` is not used any more.
+    check(unsafe { libc::munmap(map, length) }).unwrap();
+}
+
+#[test]
+fn what_was_done_is_counted_by_path() {
+    on_mount(|mount| {
+        fs::create_dir(mount.join("d")).unwrap();
+        fs::write(mount.join("d/f"), vec![5; 2 * MIB]).unwrap();
+        let mut file = File::open(mount.join("d/f")).unwrap();
+        let mut buffer = vec![0; MIB];
+        file.read_exact(&mut buffer).unwrap();
+        drop(file);
+        let statistics = mount.session().statistics();
+        let file = &statistics.files["/d/f"];
+        assert_eq!(file.opens, 2);
+        assert_eq!(file.bytes_written, 2 * MIB as u64);
+        assert!(file.bytes_read >= MIB as u64);
+        assert!(file.writes >= 2 && file.reads >= 1);
+        assert!(file.open_ns > 0 && file.read_ns > 0 && file.write_ns > 0);
+        assert_eq!(statistics.total.bytes_written, 2 * MIB as u64);
+        assert_eq!(statistics.operations["mkdir"].count, 1);
+        // Requests are as large as the kernel makes them.
+        assert!(file.writes <= 4, "{} requests for 2 MiB", file.writes);
+        let text = serde_json::to_string(&statistics).unwrap();
+        assert_eq!(serde_json::from_str::<weir_fuse::Statistics>(&text).unwrap(), statistics);
+    });
+}
