@@ -1,0 +1,6 @@
+//! Names the shared library: programs ask for `libweir.so.0` at run time, by ABI version.
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libweir.so.0");
+}
