@@ -1,12 +1,10 @@
 //! The kernel's requests, each carried out by the client.
 
 use crate::attributes::{file_type, set_time, to_kernel};
-use crate::cache::Cached;
-use crate::credentials::{self, Groups, allows};
+use crate::credentials::allows;
 use crate::directory::Directory;
-use crate::handles::Handles;
-use crate::names::Names;
-use crate::statistics::{Counters, FileCounters, Operation};
+use crate::shared::{Open, SUPERUSER, Shared, errno};
+use crate::statistics::Operation;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem,
     FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags,
@@ -16,290 +14,38 @@ use fuser::{
 };
 use std::cell::RefCell;
 use std::ffi::OsStr;
-use std::future::Future;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
-use weir_client::{Net, Pool};
 use weir_core::config::NAME_BYTES_MAX;
-use weir_core::error::{Code, Error, Result};
-use weir_core::fs::{File, Fs};
+use weir_core::error::{Code, Error};
 use weir_core::layout::Extent;
-use weir_core::types::{Attributes, Credentials, FileKind, Ino};
+use weir_core::types::{FileKind, Ino};
 use weir_core::wire::meta::{Changes, LayoutWish, OpenMode, Place};
 
 /// Largest read and write that the kernel makes of us in one request: bytes.
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Reads ahead and writes behind that the kernel may have under way (caching, mmap, libaio).
 const BACKGROUND_MAX: u16 = 64;
-/// How long the kernel believes attributes, where it caches. Names it never does: the file that a
-/// path leads to, and whether it may be walked, is asked each time.
-const BELIEVED: Duration = Duration::from_secs(1);
 /// Unit of sizes in statfs: bytes.
 const BLOCK_SIZE: u32 = 4096;
 /// Metadata memory that a small file takes, for an estimate of how many more there can be: bytes.
 const INODE_BYTES: u64 = 1024;
-/// Linux's mark of an opening for execve.
-const FMODE_EXEC: i32 = 0x20;
 /// Asked for by the kernel before writes; we have none, and need not ask the pool each time.
 const CAPABILITY_XATTR: &[u8] = b"security.capability";
 
-/// Everything about a mount.
-pub(crate) struct Shared {
-    pool: Pool,
-    caching: bool,
-    files: Handles<Open>,
-    directories: Handles<Directory>,
-    names: Names,
-    cached: Cached,
-    groups: Groups,
-    pub(crate) counters: Counters,
-}
-
 /// What fuser holds.
 pub(crate) struct WeirFilesystem(pub(crate) Arc<Shared>);
-
-/// A file opened by the kernel.
-struct Open {
-    file: File<Net>,
-    counters: Arc<FileCounters>,
-    /// Whether it was set-user-id or set-group-id when it was opened: a write ends that.
-    privileged: AtomicBool,
-}
-
-/// The superuser, for what follows from a permission that was given before.
-const SUPERUSER: Credentials = Credentials { uid: 0, gid: 0, groups: Vec::new() };
 
 thread_local! {
     /// Where reads land on their way to the kernel: made once for each thread.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-fn errno(error: &Error) -> Errno {
-    Errno::from_i32(error.errno())
-}
-
 fn place(parent: INodeNo, name: &OsStr) -> Place {
     Place::new(Ino(parent.0), name.as_bytes())
-}
-
-/// The mode without set-user-id and set-group-id, if that changes it. Set-group-id without
-/// execution by the group is no privilege.
-fn without_privileges(mode: u32) -> Option<u32> {
-    let cleared = match mode & 0o2010 {
-        0o2010 => mode & !0o6000,
-        _ => mode & !0o4000,
-    };
-    (cleared != mode).then_some(cleared)
-}
-
-impl Shared {
-    pub(crate) fn new(pool: Pool, caching: bool) -> Shared {
-        Shared {
-            pool,
-            caching,
-            files: Handles::new(),
-            directories: Handles::new(),
-            names: Names::default(),
-            cached: Cached::default(),
-            groups: Groups::default(),
-            counters: Counters::new(),
-        }
-    }
-
-    fn fs(&self) -> &Fs<Net> {
-        self.pool.fs()
-    }
-
-    fn who(&self, request: &Request) -> Credentials {
-        self.groups.credentials(request.uid(), request.gid(), request.pid())
-    }
-
-    /// Does and counts what the kernel asked for.
-    fn run<T>(
-        &self,
-        operation: Operation,
-        work: impl Future<Output = Result<T>>,
-    ) -> std::result::Result<T, Errno> {
-        self.timed(operation, work).0
-    }
-
-    fn timed<T>(
-        &self,
-        operation: Operation,
-        work: impl Future<Output = Result<T>>,
-    ) -> (std::result::Result<T, Errno>, Duration) {
-        let begun = Instant::now();
-        let result = self.pool.run(work);
-        let time = begun.elapsed();
-        self.counters.operation(operation, time, result.is_err());
-        let result = result.map_err(|error| {
-            tracing::debug!(operation = operation.text(), %error, "request failed");
-            errno(&error)
-        });
-        (result, time)
-    }
-
-    /// As [`Shared::timed`], for what is done through an open file.
-    fn on_file<T, F: Future<Output = Result<T>>>(
-        &self,
-        operation: Operation,
-        handle: FileHandle,
-        work: impl FnOnce(Arc<Open>) -> F,
-    ) -> std::result::Result<T, Errno> {
-        let open = self.files.find(handle.0).ok_or(Errno::EBADF)?;
-        let counters = open.counters.clone();
-        let (result, time) = self.timed(operation, work(open));
-        counters.other(time);
-        result
-    }
-
-    fn attributes_believed(&self) -> Duration {
-        if self.caching { BELIEVED } else { Duration::ZERO }
-    }
-
-    fn reply_entry(
-        &self,
-        parent: INodeNo,
-        name: &OsStr,
-        found: std::result::Result<Attributes, Errno>,
-        reply: ReplyEntry,
-    ) {
-        match found {
-            Ok(attributes) => {
-                self.names.learn(attributes.ino.0, parent.0, name.as_bytes());
-                let believed = self.attributes_believed();
-                let attributes = to_kernel(&attributes);
-                reply.entry_with_ttls(&believed, &Duration::ZERO, &attributes, Generation(0));
-            }
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    fn reply_attributes(&self, found: std::result::Result<Attributes, Errno>, reply: ReplyAttr) {
-        match found {
-            Ok(attributes) => reply.attr(&self.attributes_believed(), &to_kernel(&attributes)),
-            Err(errno) => reply.error(errno),
-        }
-    }
-
-    /// Gives an open file its number, and says how the kernel is to treat it.
-    fn opened(
-        &self,
-        file: File<Net>,
-        attributes: &Attributes,
-        flags: i32,
-        time: Duration,
-    ) -> (FileHandle, FopenFlags) {
-        let ino = attributes.ino.0;
-        let counters = self.counters.file(self.names.path(ino));
-        counters.opened(time);
-        let privileged = AtomicBool::new(without_privileges(attributes.mode).is_some());
-        let handle = self.files.insert(Open { file, counters, privileged });
-        // The kernel would cache appended bytes where it believes the file's end to be.
-        let direct = !self.caching || flags & libc::O_APPEND != 0;
-        let treatment = match direct {
-            true => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
-            false if self.cached.still_true(attributes) => FopenFlags::FOPEN_KEEP_CACHE,
-            false => FopenFlags::empty(),
-        };
-        (FileHandle(handle), treatment)
-    }
-
-    async fn open(
-        &self,
-        who: &Credentials,
-        ino: Ino,
-        flags: i32,
-    ) -> Result<(File<Net>, Attributes)> {
-        let access = flags & libc::O_ACCMODE;
-        let truncate = flags & libc::O_TRUNC != 0;
-        if flags & FMODE_EXEC != 0 && access == libc::O_RDONLY {
-            // To execute a program one need not be allowed to read it.
-            let attributes = self.fs().attributes(who, ino).await?;
-            if !allows(&attributes, who, credentials::EXECUTE) {
-                return Err(
-                    Error::new(Code::AccessDenied).on("execute", format!("inode {}", ino.0))
-                );
-            }
-            return self.fs().open(&SUPERUSER, ino, OpenMode::READ).await;
-        }
-        if truncate && access == libc::O_RDONLY {
-            self.fs().truncate(who, ino, 0).await?;
-        }
-        let write = access != libc::O_RDONLY;
-        let mode = OpenMode { read: access != libc::O_WRONLY, write, truncate: truncate && write };
-        let (file, mut attributes) = self.fs().open(who, ino, mode).await?;
-        if truncate && who.uid != 0 {
-            self.end_privileges(&mut attributes).await?;
-        }
-        Ok((file, attributes))
-    }
-
-    /// What somebody else than the superuser has changed loses set-user-id and set-group-id.
-    async fn end_privileges(&self, attributes: &mut Attributes) -> Result<()> {
-        if attributes.kind == FileKind::Regular
-            && let Some(mode) = without_privileges(attributes.mode)
-        {
-            let changes = Changes { mode: Some(mode), ..Changes::default() };
-            *attributes = self.fs().change(&SUPERUSER, attributes.ino, changes).await?;
-        }
-        Ok(())
-    }
-
-    async fn truncate(
-        &self,
-        who: &Credentials,
-        ino: Ino,
-        size: u64,
-        handle: Option<FileHandle>,
-    ) -> Result<()> {
-        self.cached.forget(ino.0);
-        match handle.and_then(|handle| self.files.find(handle.0)) {
-            Some(open) if open.file.mode().write => open.file.truncate(size).await,
-            _ => self.fs().truncate(who, ino, size).await,
-        }
-    }
-
-    async fn write(&self, open: &Open, bytes: &[u8], offset: u64, append: bool) -> Result<()> {
-        if append {
-            open.file.append(bytes).await.map(drop)
-        } else {
-            open.file.write_at(bytes, offset).await
-        }
-    }
-
-    async fn allocate(&self, file: &File<Net>, extent: Extent, mode: i32) -> Result<()> {
-        let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
-        let clear = match mode & !libc::FALLOC_FL_KEEP_SIZE {
-            0 => false,
-            libc::FALLOC_FL_PUNCH_HOLE if keep_size => true,
-            libc::FALLOC_FL_ZERO_RANGE => true,
-            _ => return Err(Error::new(Code::Unsupported).on("fallocate", "")),
-        };
-        let size = file.size().await?;
-        let end = extent.offset.checked_add(extent.length).ok_or(Error::new(Code::TooLarge))?;
-        if clear && extent.offset < size {
-            let length = end.min(size) - extent.offset;
-            file.punch(Extent { offset: extent.offset, length }).await?;
-        }
-        // Memory is not reserved: a full pool says so when it is written to. The kernel lets no
-        // write of this mount make the file longer meanwhile.
-        if !keep_size && end > size { file.truncate(end).await } else { Ok(()) }
-    }
-
-    fn list(
-        &self,
-        who: &Credentials,
-        ino: Ino,
-    ) -> impl Fn(&[u8], u32) -> Result<(Vec<weir_core::types::Entry>, bool)> {
-        move |after, limit| {
-            let listing = self.pool.run(self.fs().list(who, ino, after, limit, false))?;
-            Ok((listing.entries, listing.end))
-        }
-    }
 }
 
 impl Filesystem for WeirFilesystem {
@@ -931,21 +677,5 @@ fn reply_xattr(value: std::result::Result<Vec<u8>, Errno>, size: u32, reply: Rep
         Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
         Ok(value) => reply.data(&value),
         Err(errno) => reply.error(errno),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::without_privileges;
-
-    #[test]
-    fn a_write_ends_privileges_and_nothing_else() {
-        assert_eq!(without_privileges(0o755), None);
-        assert_eq!(without_privileges(0o4755), Some(0o755));
-        assert_eq!(without_privileges(0o2755), Some(0o755));
-        assert_eq!(without_privileges(0o6711), Some(0o711));
-        // Set-group-id without execution by the group stays.
-        assert_eq!(without_privileges(0o2644), None);
-        assert_eq!(without_privileges(0o6644), Some(0o2644));
     }
 }

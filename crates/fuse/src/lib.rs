@@ -13,6 +13,7 @@ mod filesystem;
 mod handles;
 mod names;
 mod session;
+mod shared;
 mod statistics;
 
 pub use session::{MountOptions, Session, mount, serve};

@@ -1,6 +1,7 @@
 //! Mounts: how they begin, run and end.
 
-use crate::filesystem::{REQUEST_BYTES_MAX, Shared, WeirFilesystem};
+use crate::filesystem::{REQUEST_BYTES_MAX, WeirFilesystem};
+use crate::shared::Shared;
 use crate::statistics::Statistics;
 use fuser::{Config, MountOption, SessionACL, SessionUnmounter};
 use std::fs::OpenOptions;
