@@ -54,6 +54,12 @@ pub(crate) fn errno(error: &Error) -> Errno {
     Errno::from_i32(error.errno())
 }
 
+/// Whether it is asked of an inode, not of a name.
+fn of_inode(operation: Operation) -> bool {
+    use Operation::{Access, Attributes, Change, Open, ReadLink};
+    matches!(operation, Access | Attributes | Change | Open | ReadLink)
+}
+
 /// The mode without set-user-id and set-group-id, if that changes it. Set-group-id without
 /// execution by the group is no privilege.
 fn without_privileges(mode: u32) -> Option<u32> {
@@ -106,7 +112,12 @@ impl Shared {
         self.counters.operation(operation, time, result.is_err());
         let result = result.map_err(|error| {
             tracing::debug!(operation = operation.text(), %error, "request failed");
-            errno(&error)
+            match error.code {
+                // Looked up a moment ago, and since then removed or replaced by another client: at
+                // this word the kernel looks the name up again.
+                Code::NotFound if of_inode(operation) => Errno::ESTALE,
+                _ => errno(&error),
+            }
         });
         (result, time)
     }
