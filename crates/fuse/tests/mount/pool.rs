@@ -95,6 +95,15 @@ fn with_caching_a_file_is_as_it_was_last_closed_anywhere() {
         fs::rename(a.join("tmp"), a.join("f")).unwrap();
         assert!(fs::read(b.join("f")).unwrap() == bytes, "round {round}");
     }
+    // Nor does a time that is set back hide a change.
+    let time = fs::metadata(b.join("f")).unwrap().modified().unwrap();
+    let hidden = pattern(5000, 0, 100_000);
+    let file = OpenOptions::new().write(true).open(a.join("f")).unwrap();
+    file.write_all_at(&hidden, 0).unwrap();
+    file.set_modified(time).unwrap();
+    drop(file);
+    assert_eq!(fs::metadata(b.join("f")).unwrap().modified().unwrap(), time);
+    assert!(fs::read(b.join("f")).unwrap() == hidden);
     // What nobody has changed is read from the pool once.
     let read = || b.session().statistics().files["/f"].bytes_read;
     fs::read(b.join("f")).unwrap();
