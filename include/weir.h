@@ -38,6 +38,8 @@
  * CONSISTENCY. A write is visible to all clients of the pool when the call that made it returns;
  * nothing is cached or buffered in the library. Concurrent writes to one byte leave one of them.
  *
+ * LOADING. The library may be opened by dlopen(); dlclose() leaves it in memory.
+ *
  * VERSIONS. Structures that may grow begin with struct_size, which the caller sets to sizeof; so
  * programs compiled against an older or newer header keep working. The library's soname changes
  * when they would not.

@@ -16,6 +16,9 @@ static void connecting(const char *directory)
     CHECK(strstr(weir_error_text(), "/nowhere/at/all") != NULL);
     EQUAL(weir_connect("no-such-name", NULL, &pool), -ENOENT);
     EQUAL(weir_connect("", NULL, &pool), -EINVAL);
+    EQUAL(weir_connect("torn", NULL, &pool), -EINVAL);
+    EQUAL(weir_connect("stolen", NULL, &pool), -EACCES);
+    CHECK(strstr(weir_error_text(), "secret") != NULL);
     EQUAL(weir_connect(NULL, NULL, NULL), -EINVAL);
 
     weir_connect_options options = {.struct_size = 3};

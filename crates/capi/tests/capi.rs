@@ -103,14 +103,20 @@ impl TestPool {
         weir_client::form(&addresses, &secret, &form, &weir_client::ConnectOptions::default())
             .expect("pool forms");
         let home = tempfile::tempdir().expect("temporary directory");
-        let directory = home.path().join("pools/capi");
-        std::fs::create_dir_all(&directory).expect("directory");
         let quoted: Vec<_> = addresses.iter().map(|address| format!("\"{address}\"")).collect();
         let pool = format!("{{\"servers\": [{}]}}", quoted.join(", "));
-        std::fs::write(directory.join("pool.json"), pool).expect("pool.json");
-        std::fs::write(directory.join("secret"), secret.to_text()).expect("secret");
-        let private = std::fs::Permissions::from_mode(0o600);
-        std::fs::set_permissions(directory.join("secret"), private).expect("private secret");
+        let other = Secret::from_bytes([6; 32]);
+        let known =
+            [("capi", pool.as_str(), &secret), ("stolen", &pool, &other), ("torn", "{", &secret)];
+        for (name, pool, secret) in known {
+            let directory = home.path().join("pools").join(name);
+            std::fs::create_dir_all(&directory).expect("directory");
+            std::fs::write(directory.join("pool.json"), pool).expect("pool.json");
+            let file = directory.join("secret");
+            std::fs::write(&file, secret.to_text()).expect("secret");
+            let private = std::fs::Permissions::from_mode(0o600);
+            std::fs::set_permissions(file, private).expect("private secret");
+        }
         TestPool { servers, home }
     }
 
@@ -178,9 +184,53 @@ fn lost_servers() {
 fn the_header_stands_alone() {
     let workshop = workshop();
     compile(workshop.path(), "header", &[]);
-    let mut command = Command::new(std::env::var_os("CXX").unwrap_or("c++".into()));
+    let compiler = std::env::var_os("CXX").unwrap_or("c++".into());
+    if Command::new(&compiler).arg("--version").output().is_err() {
+        eprintln!("no C++ compiler here: the header was tried as C alone");
+        return;
+    }
+    let mut command = Command::new(compiler);
     command.args(["-x", "c++", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-I"]);
     succeeds(command.arg(root().join("include")).arg(root().join("tests/capi/header.c")));
+}
+
+/// The text between a fence of this kind and its end.
+fn fenced(page: &str, kind: &str) -> String {
+    let start = format!("```{kind}\n");
+    let (_, rest) = page.split_once(&start).expect("page has such a part");
+    rest.split_once("```").expect("which ends").0.to_owned()
+}
+
+/// What docs/c-api.md says is done as it says: installed, found by pkg-config, compiled, run.
+#[test]
+fn the_page_works() {
+    let page = std::fs::read_to_string(root().join("docs/c-api.md")).expect("docs/c-api.md");
+    let (prefix, pool) = (tempfile::tempdir().expect("temporary directory"), TestPool::start());
+    let script: String = fenced(&page, "sh")
+        .lines()
+        .filter(|line| !line.starts_with("cargo "))
+        .map(|line| line.replace("target/release/libweir.so", "\"$LIBRARY\"") + "\n")
+        .collect();
+    let mut shell = Command::new("bash");
+    shell.args(["-euc", &script]).current_dir(root());
+    succeeds(shell.env("PREFIX", prefix.path()).env("LIBRARY", library()));
+    let pkg_config = prefix.path().join("lib/pkgconfig");
+    let version = succeeds(
+        Command::new("pkg-config")
+            .args(["--modversion", "weir"])
+            .env("PKG_CONFIG_PATH", &pkg_config),
+    );
+    assert_eq!(version.trim(), env!("CARGO_PKG_VERSION"));
+
+    let program = prefix.path().join("program");
+    std::fs::write(program.with_extension("c"), fenced(&page, "c")).expect("source");
+    let mut shell = Command::new("bash");
+    let compile =
+        "cc -Wall -Wextra -Werror program.c $(pkg-config --cflags --libs weir) -o program";
+    shell.args(["-euc", compile]).current_dir(prefix.path());
+    succeeds(shell.env("PKG_CONFIG_PATH", &pkg_config));
+    let mut run = pool.command(&program);
+    assert_eq!(succeeds(run.env("LD_LIBRARY_PATH", prefix.path().join("lib"))), "8388608 bytes\n");
 }
 
 macro_rules! layout {
@@ -291,7 +341,8 @@ fn every_function_is_documented_exported_and_tested_and_nothing_else_is_exported
 }
 
 #[test]
-fn the_library_is_named_by_its_abi() {
+fn the_library_is_named_by_its_abi_and_stays_loaded() {
     let dynamic = succeeds(Command::new("readelf").arg("-d").arg(library()));
     assert!(dynamic.contains("Library soname: [libweir.so.0]"), "{dynamic}");
+    assert!(dynamic.contains("NODELETE"), "{dynamic}");
 }
