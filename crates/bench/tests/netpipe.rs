@@ -62,7 +62,7 @@ fn it_measures_pool_wire_and_files() {
 
 #[test]
 fn cache_invalidate_walks_over_the_file() {
-    let output = netpipe(&["--sizes", "100,64K", "--cache-invalidate", "--json", "-"]);
+    let output = netpipe(&["--sizes", "100,64K", "--cache-invalidate", "--pin", "--json", "-"]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let result: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
     assert_eq!(result["settings"]["cache_invalidate"], true);

@@ -58,7 +58,7 @@ pub(super) struct Figure {
     /// Latency alone: seconds that 99 of 100 transfers stayed under.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) p99: Option<Spread>,
-    /// Ratio to the target in front of it in the list of its references: paired turn by turn.
+    /// Ratio to the same figure of its reference, paired turn by turn.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) share: Option<Share>,
 }

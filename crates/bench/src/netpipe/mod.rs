@@ -97,6 +97,9 @@ pub struct Arguments {
     /// Turns into which these seconds are cut; figures are medians over them
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     repeats: u16,
+    /// Keep the client to the first core and the servers started here to the others
+    #[arg(long)]
+    pin: bool,
     /// Compare the bare wire with iperf3, if it is installed
     #[arg(long)]
     iperf3: bool,
@@ -136,6 +139,9 @@ impl On {
 /// What cannot be started or does not answer, and any byte that is not what was written.
 pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(role) = arguments.role {
+        if arguments.pin {
+            process::pin(process::Cores::Others)?;
+        }
         return process::play(role);
     }
     let file_size = arguments.file_size()?;
@@ -147,6 +153,9 @@ pub fn run(arguments: &Arguments) -> Result<()> {
 
     let iperf3 = if arguments.iperf3 { iperf::measure() } else { None };
     let (mut subjects, servers) = arguments.subjects(file_size)?;
+    if arguments.pin {
+        process::pin(process::Cores::First)?;
+    }
     let batch_max = pattern::batch_bytes_max(&sizes, usize::from(arguments.window));
     let mut memory = Region::new(batch_max).map_err(|error| {
         Error::because(Code::NoSpace, error.to_string()).on("reserve", "buffers")
@@ -180,6 +189,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         window: arguments.window,
         cache_invalidate: arguments.cache_invalidate,
         direct: arguments.direct,
+        pinned: arguments.pin,
         seconds: arguments.seconds,
         repeats: arguments.repeats,
     };

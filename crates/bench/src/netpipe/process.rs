@@ -108,6 +108,51 @@ impl std::str::FromStr for Role {
     }
 }
 
+/// Which half of the cores a process keeps to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cores {
+    /// The first, for the client.
+    First,
+    /// All others, for servers.
+    Others,
+}
+
+/// Keeps this process to some of the cores that it may use, if they are more than one. Threads
+/// that are made from now on are bound likewise.
+pub(super) fn pin(cores: Cores) -> Result<()> {
+    let failed = || {
+        let cause = std::io::Error::last_os_error().to_string();
+        Error::because(Code::Invalid, cause).on("use", "--pin")
+    };
+    let size = size_of::<libc::cpu_set_t>();
+    // SAFETY: all zeros is an empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: `set` is valid and of this size.
+    if unsafe { libc::sched_getaffinity(0, size, &raw mut set) } != 0 {
+        return Err(failed());
+    }
+    // SAFETY: indices below the size of the set.
+    let allowed =
+        (0..libc::CPU_SETSIZE as usize).filter(|&core| unsafe { libc::CPU_ISSET(core, &set) });
+    let allowed: Vec<usize> = allowed.collect();
+    let [first, others @ ..] = &allowed[..] else { return Ok(()) };
+    if others.is_empty() {
+        return Ok(());
+    }
+    // SAFETY: as above.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let kept = if cores == Cores::First { std::slice::from_ref(first) } else { others };
+    for &core in kept {
+        // SAFETY: an index that the kernel gave.
+        unsafe { libc::CPU_SET(core, &mut set) };
+    }
+    // SAFETY: `set` is valid and of this size.
+    if unsafe { libc::sched_setaffinity(0, size, &raw const set) } != 0 {
+        return Err(failed());
+    }
+    Ok(())
+}
+
 /// Serves until the tether is cut.
 pub(super) fn play(role: Role) -> Result<()> {
     match role {

@@ -21,6 +21,7 @@ pub(super) struct Settings {
     pub(super) window: u16,
     pub(super) cache_invalidate: bool,
     pub(super) direct: bool,
+    pub(super) pinned: bool,
     pub(super) seconds: f64,
     pub(super) repeats: u16,
 }
@@ -40,7 +41,9 @@ impl Machine {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
         let load = read("/proc/loadavg");
         Machine {
-            cores: std::thread::available_parallelism().map_or(1, |count| count.get()),
+            // Not those that this process is bound to.
+            // SAFETY: no pointers.
+            cores: unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize,
             kernel: read("/proc/sys/kernel/osrelease"),
             congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control"),
             load: load.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0),
@@ -204,7 +207,7 @@ impl Report {
         let settings = &self.settings;
         writeln!(
             out,
-            "{} server(s), {} connection(s) to each, window {}, requests of {}, file of {}{}\n\
+            "{} server(s), {} connection(s) to each, window {}, requests of {}, file of {}{}{}\n\
              {} cores, Linux {}, TCP {}, load {:.1}; median of {} turns (least..most)",
             settings.servers,
             settings.connections,
@@ -212,6 +215,7 @@ impl Report {
             size::show(settings.transfer_size),
             size::show(settings.file_size),
             if settings.cache_invalidate { ", cache-invalidate" } else { "" },
+            if settings.pinned { ", pinned" } else { "" },
             self.machine.cores,
             self.machine.kernel,
             self.machine.congestion_control,
@@ -329,6 +333,7 @@ mod tests {
             window: 1,
             cache_invalidate: false,
             direct: false,
+            pinned: false,
             seconds: 0.1,
             repeats: 5,
         };
