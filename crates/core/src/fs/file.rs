@@ -49,6 +49,9 @@ struct State {
     size: Option<u64>,
     /// Time of this handle's last write (0: none).
     mtime: WallTime,
+    /// Writes under way, and those that failed or were abandoned: these may have been stored all
+    /// the same, so that this handle cannot tell the size.
+    writes_open: usize,
 }
 
 /// What a read of some extents found.
@@ -78,6 +81,7 @@ impl<R: Rpc> File<R> {
             version,
             size: None,
             mtime: WallTime(0),
+            writes_open: 0,
         });
         let shared =
             Shared { fs: fs.clone(), who: who.clone(), name, ino, mode, handle, layout, state };
@@ -195,6 +199,7 @@ impl<R: Rpc> File<R> {
             }
             self.fresh_capability().await?;
             let parts = self.plan(extents, memory);
+            self.lock().writes_open += 1;
             let results = join_all(parts.iter().map(|part| self.request(Kind::Write, part))).await;
             let mut lost = 0;
             let mut first = None;
@@ -208,7 +213,10 @@ impl<R: Rpc> File<R> {
                 }
             }
             match first {
-                None => Ok(()),
+                None => {
+                    self.lock().writes_open -= 1;
+                    Ok(())
+                }
                 Some(error) => Err(error.so(format!("{lost} bytes not stored"))),
             }
         };
@@ -402,10 +410,12 @@ impl<R: Rpc> File<R> {
         let version = shared.fs.truncate_through(&shared.who, shared.ino, size, handle).await;
         let (version, epoch) = version.map_err(|error| error.on("truncate", &shared.name))?;
         let mut state = self.lock();
+        // The version is this handle's only if nobody opened the file for writing since the last
+        // one that was: their writes, before and after this, are in nobody's books here.
+        let alone = version == state.version + 1;
         state.version = version;
         state.epoch = state.epoch.max(epoch);
-        // Others' writes between are in nobody's books: only a file of one's own is known again.
-        state.size = state.size.map(|_| size);
+        state.size = state.size.filter(|_| alone).map(|_| size);
         Ok(())
     }
 
@@ -493,7 +503,8 @@ impl<R: Rpc> File<R> {
         let settlement = {
             let state = self.lock();
             let settlement = |size| Settlement { version: state.version, size, mtime: state.mtime };
-            state.size.filter(|_| shared.mode.write).map(settlement)
+            let known = shared.mode.write && state.writes_open == 0;
+            state.size.filter(|_| known).map(settlement)
         };
         let request = MetaRequest::Close { handle: shared.handle, settlement };
         let close = async {
