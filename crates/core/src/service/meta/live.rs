@@ -4,7 +4,7 @@ use crate::config::REAP_BATCH_MAX;
 use crate::error::{Code, Error, Result};
 use crate::layout::FILE_SIZE_MAX;
 use crate::types::{ClientId, Ino};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -47,6 +47,9 @@ struct Table {
     files: BTreeMap<Ino, File>,
     /// Those with handles.
     clients: BTreeMap<ClientId, Client>,
+    /// Files that lapsed clients had open for writing, and until when they count as open: such a
+    /// client may still write, by a capability that targets honour until it expires.
+    lapsed: VecDeque<(u64, Ino)>,
     orphans: BTreeSet<Ino>,
     /// Since when each was last offered to somebody (monotonic milliseconds).
     garbage: BTreeMap<Ino, u64>,
@@ -136,13 +139,26 @@ impl Live {
         }
     }
 
-    /// Ends all handles of clients that were silent since before `since_ms`.
-    pub(super) fn lapse(&self, since_ms: u64) {
+    /// Ends all handles of clients that were silent since before `since_ms`. What they had open for
+    /// writing counts as open until `until_ms`, when their capabilities have expired.
+    pub(super) fn lapse(&self, now_ms: u64, since_ms: u64, until_ms: u64) {
         let mut table = self.lock();
+        while let Some((_, ino)) = table.lapsed.pop_front_if(|(until_ms, _)| *until_ms <= now_ms) {
+            table.let_go(ino, true);
+        }
         let silent = table.clients.extract_if(.., |_, client| client.heard_ms < since_ms);
         let handles: Vec<u64> = silent.flat_map(|(_, client)| client.handles).collect();
         for number in handles {
-            table.release(number);
+            match table.handles.get(&number) {
+                Some(handle) if handle.write => {
+                    let ino = handle.ino;
+                    table.handles.remove(&number);
+                    table.lapsed.push_back((until_ms, ino));
+                }
+                _ => {
+                    table.release(number);
+                }
+            }
         }
     }
 
@@ -261,9 +277,14 @@ impl Table {
                 self.clients.remove(&handle.client);
             }
         }
-        let Some(file) = self.files.get_mut(&handle.ino) else { return false };
+        self.let_go(handle.ino, handle.write)
+    }
+
+    /// One less has the file open. True: it was the last of an orphan.
+    fn let_go(&mut self, ino: Ino, write: bool) -> bool {
+        let Some(file) = self.files.get_mut(&ino) else { return false };
         file.handles -= 1;
-        file.writers -= u32::from(handle.write);
+        file.writers -= u32::from(write);
         if file.writers == 0 {
             file.append_end = 0;
         }
@@ -271,9 +292,9 @@ impl Table {
             return false;
         }
         if !file.doomed {
-            self.files.remove(&handle.ino);
+            self.files.remove(&ino);
         }
-        self.orphans.contains(&handle.ino)
+        self.orphans.contains(&ino)
     }
 }
 

@@ -239,7 +239,8 @@ impl MetaService {
     ///
     /// If the store fails; what was not done is done by a later call.
     pub async fn expire(&self, now: Now) -> Result<()> {
-        self.live.lapse(now.mono_ms.saturating_sub(self.timing.lease_ms));
+        let since_ms = now.mono_ms.saturating_sub(self.timing.lease_ms);
+        self.live.lapse(now.mono_ms, since_ms, now.mono_ms + self.timing.capability_ms);
         for ino in self.live.collectable(COLLECTED_PER_ROUND_MAX) {
             let reap = self.collect(ino).await?;
             if let Some(reap) = reap {

@@ -906,8 +906,14 @@ fn a_silent_client_loses_its_handles() {
     bed.later(lease + 1);
     bed.service.client_heard(OTHER, bed.now);
     run(bed.service.expire(bed.now)).unwrap();
-    assert!(bed.service.live.is_idle());
     assert_eq!(bed.fails(MetaRequest::Renew { handle: writer.handle }), Code::BadHandle);
+    let unsettled = bed.record(MetaRequest::Attributes { ino }).unsettled.unwrap();
+    assert!(!unsettled.settles, "its capability is still good: it may wake up and write");
+    assert_eq!(bed.freed(MetaRequest::KeepAlive), []);
+    bed.later(Timing::default().capability_ms);
+    bed.service.client_heard(OTHER, bed.now);
+    run(bed.service.expire(bed.now)).unwrap();
+    assert!(bed.service.live.is_idle());
     let unsettled = bed.record(MetaRequest::Attributes { ino }).unsettled.unwrap();
     assert!(unsettled.settles, "whoever asks the targets now can tell");
     assert_eq!(bed.freed(MetaRequest::KeepAlive), [doomed.record.attributes.ino]);
