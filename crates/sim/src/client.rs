@@ -1,0 +1,481 @@
+//! A client process: the driver of its sessions, as `weir-client`'s, and the seam under [`Fs`].
+//!
+//! [`Fs`]: weir_core::fs::Fs
+
+use crate::net::{Payload, Pending as Shared, Placement, Taker};
+use crate::world::{Event, Job, World, lock};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use weir_core::auth::{ConnectionKey, Role};
+use weir_core::error::{Code, Error, Result};
+use weir_core::fs::{Call, Rpc};
+use weir_core::session::{Completion, Expired, Identity, Incoming, Reply, Request, Session};
+use weir_core::slice::Slice;
+use weir_core::types::{ClientId, Now, ServerIndex};
+use weir_core::wire::Header;
+
+/// Deadlines are looked at so often, as in the real driver.
+const TICK_US: u64 = 50_000;
+
+/// One request under way: its buffers, and who waits for it.
+#[derive(Debug)]
+pub(crate) struct Pending {
+    pub(crate) source: Vec<Slice>,
+    sink: Vec<Slice>,
+    outcome: Mutex<Outcome>,
+}
+
+#[derive(Debug)]
+enum Outcome {
+    Awaited(Option<Waker>),
+    Ended(Result<Reply>),
+    Taken,
+}
+
+impl Pending {
+    fn end(&self, result: Result<Reply>) {
+        let before = std::mem::replace(&mut *lock(&self.outcome), Outcome::Ended(result));
+        if let Outcome::Awaited(Some(waker)) = before {
+            waker.wake();
+        }
+    }
+}
+
+struct Stream {
+    session: Session<Shared>,
+    connection: Option<u64>,
+    connecting: bool,
+    /// The deadline that is in the queue.
+    deadline_us: Option<u64>,
+}
+
+/// A client process.
+pub(crate) struct Client {
+    pub(crate) host: usize,
+    pub(crate) alive: bool,
+    pub(crate) stopped: bool,
+    /// Tasks that were woken while the process was stopped.
+    pub(crate) waiting_jobs: Vec<Job>,
+    streams: Vec<Vec<Stream>>,
+}
+
+impl Client {
+    pub(crate) fn die(&mut self) {
+        self.alive = false;
+        self.stopped = false;
+        self.streams.clear();
+    }
+}
+
+impl World {
+    /// Starts a client process on a host.
+    pub(crate) fn start_client(&mut self, host: usize, streams: usize) -> usize {
+        let id = ClientId(self.rng.word());
+        let servers = (0..self.servers.len()).map(|server| {
+            let stream = |stream: usize| {
+                let identity = Identity {
+                    client: id,
+                    stream: stream as u16,
+                    role: Role::Owner,
+                    secret: self.secret.for_role(Role::Owner),
+                    server_name: format!("server {server}"),
+                };
+                Stream {
+                    session: Session::new(identity, self.timing.clone()),
+                    connection: None,
+                    connecting: false,
+                    deadline_us: None,
+                }
+            };
+            (0..streams).map(stream).collect()
+        });
+        let streams = servers.collect();
+        self.clients.push(Client {
+            host,
+            alive: true,
+            stopped: false,
+            waiting_jobs: Vec::new(),
+            streams,
+        });
+        self.clients.len() - 1
+    }
+
+    fn stream_of(&mut self, id: u64) -> Option<(usize, usize, usize)> {
+        let connection = self.connections.get(&id)?;
+        let (client, server, stream) = (connection.client, connection.server, connection.stream);
+        let ours = self.clients[client].streams.get(server)?.get(stream)?;
+        (ours.connection == Some(id)).then_some((client, server, stream))
+    }
+
+    pub(crate) fn client_connected(&mut self, id: u64) {
+        let nonce = self.rng.bytes();
+        let Some((client, server, stream)) = self.stream_of(id) else { return };
+        let ours = &mut self.clients[client].streams[server][stream];
+        ours.connecting = false;
+        ours.session.connected(nonce);
+        self.client_transmit(client, server, stream);
+    }
+
+    /// The connection is gone already; its session learns of it.
+    pub(crate) fn client_lost_connection(
+        &mut self,
+        id: u64,
+        (client, server, stream): (usize, usize, usize),
+        trouble: &str,
+    ) {
+        let now_ms = self.now_ms();
+        let of_server = self.clients[client].streams.get_mut(server);
+        let Some(ours) = of_server.and_then(|of| of.get_mut(stream)) else { return };
+        if ours.connection == Some(id) {
+            ours.connection = None;
+            ours.connecting = false;
+            ours.session.disconnected(now_ms, Error::because(Code::ServerLost, trouble));
+            self.client_schedule(client, server, stream);
+        }
+    }
+
+    fn client_disconnect(&mut self, client: usize, server: usize, stream: usize, trouble: &str) {
+        let now_ms = self.now_ms();
+        let ours = &mut self.clients[client].streams[server][stream];
+        let id = ours.connection.take();
+        ours.connecting = false;
+        ours.session.disconnected(now_ms, Error::because(Code::ServerLost, trouble));
+        if let Some(id) = id {
+            self.close_client_end(id);
+        }
+        self.client_schedule(client, server, stream);
+    }
+
+    pub(crate) fn client_heard(&mut self, id: u64) {
+        let now_ms = self.now_ms();
+        if let Some((client, server, stream)) = self.stream_of(id) {
+            self.clients[client].streams[server][stream].session.heard(now_ms);
+        }
+    }
+
+    /// Puts the session's next deadline into the queue.
+    fn client_schedule(&mut self, client: usize, server: usize, stream: usize) {
+        let now_us = self.now_us;
+        let ours = &mut self.clients[client].streams[server][stream];
+        let Some(timeout_ms) = ours.session.poll_timeout() else { return };
+        let tick_us = (timeout_ms * 1000).max(now_us + 1).next_multiple_of(TICK_US);
+        if ours.deadline_us.is_none_or(|at_us| at_us > tick_us || at_us <= now_us) {
+            ours.deadline_us = Some(tick_us);
+            self.at(tick_us, Event::Deadline { client, server, stream, at_us: tick_us });
+        }
+    }
+
+    pub(crate) fn client_deadline(
+        &mut self,
+        client: usize,
+        server: usize,
+        stream: usize,
+        at_us: u64,
+    ) {
+        let process = &mut self.clients[client];
+        if process.stopped {
+            // Looked at again when the process goes on.
+            return;
+        }
+        let Some(ours) = process.streams.get_mut(server).and_then(|of| of.get_mut(stream)) else {
+            return;
+        };
+        if ours.deadline_us != Some(at_us) {
+            return;
+        }
+        ours.deadline_us = None;
+        self.client_tick(client, server, stream);
+        self.client_transmit(client, server, stream);
+    }
+
+    /// A process that was stopped goes on.
+    pub(crate) fn client_catch_up(&mut self, client: usize) {
+        for server in 0..self.clients[client].streams.len() {
+            for stream in 0..self.clients[client].streams[server].len() {
+                self.clients[client].streams[server][stream].deadline_us = None;
+                self.client_tick(client, server, stream);
+                self.client_transmit(client, server, stream);
+            }
+        }
+    }
+
+    fn client_tick(&mut self, client: usize, server: usize, stream: usize) {
+        let now_ms = self.now_ms();
+        let ours = &mut self.clients[client].streams[server][stream];
+        match ours.session.handle_timeout(now_ms) {
+            Expired::Nothing => {}
+            Expired::Lost(completions) => {
+                let id = ours.connection.take();
+                ours.connecting = false;
+                self.tell(|| format!("client {client} gives server {server} up"));
+                if let Some(id) = id {
+                    self.close_client_end(id);
+                }
+                end(completions);
+            }
+            Expired::Connect => {
+                let id = self.connect(client, server, stream);
+                let ours = &mut self.clients[client].streams[server][stream];
+                ours.connection = Some(id);
+                ours.connecting = true;
+            }
+        }
+    }
+
+    fn client_transmit(&mut self, client: usize, server: usize, stream: usize) {
+        let now_ms = self.now_ms();
+        let ours = &mut self.clients[client].streams[server][stream];
+        if let Some(id) = ours.connection
+            && !ours.connecting
+        {
+            let mut frames = Vec::new();
+            while let Some(transmit) = ours.session.poll_transmit() {
+                let payload = transmit.payload_of.and_then(|slot| ours.session.tag(slot).cloned());
+                frames.push(World::frame(transmit.head, payload));
+            }
+            for frame in frames {
+                self.send(id, 0, frame);
+            }
+            if self.pump(id, 0) {
+                self.clients[client].streams[server][stream].session.heard(now_ms);
+            }
+        }
+        self.client_schedule(client, server, stream);
+    }
+
+    pub(crate) fn client_take(&mut self, id: u64, bytes: &[u8]) {
+        let now_ms = self.now_ms();
+        let Some((client, server, stream)) = self.stream_of(id) else { return };
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let mut reader = std::mem::take(&mut connection.streams[1].reader);
+        let ours = &mut self.clients[client].streams[server][stream];
+        let mut taker = Receiver { session: &mut ours.session, ended: Vec::new(), now_ms };
+        let result = reader.feed(bytes, &mut taker);
+        let ended = taker.ended;
+        ours.session.heard(now_ms);
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.streams[1].reader = reader;
+        }
+        if let Err(error) = result {
+            self.tell(|| format!("client {client} closes to server {server}: {error}"));
+            self.client_disconnect(client, server, stream, &error.cause);
+        }
+        self.client_transmit(client, server, stream);
+        end(ended);
+    }
+
+    fn client_call(
+        &mut self,
+        client: usize,
+        server: usize,
+        lane: u64,
+        request: Request<Shared>,
+    ) -> usize {
+        let now_ms = self.now_ms();
+        let of_server = &mut self.clients[client].streams[server];
+        let stream = (lane % of_server.len() as u64) as usize;
+        let ours = &mut of_server[stream];
+        if let Err((pending, error)) = ours.session.submit(now_ms, request) {
+            pending.end(Err(error));
+            return stream;
+        }
+        if ours.connection.is_none() {
+            self.client_tick(client, server, stream);
+        }
+        self.client_transmit(client, server, stream);
+        stream
+    }
+
+    /// Forgets a request whose future was dropped: its memory is not touched again.
+    fn abandon(&mut self, client: usize, server: usize, stream: usize, pending: &Shared) {
+        let of_client = &mut self.clients[client].streams;
+        let Some(ours) = of_client.get_mut(server).and_then(|of| of.get_mut(stream)) else {
+            return;
+        };
+        let is_it = |other: &Shared| Arc::ptr_eq(other, pending);
+        let receiving = ours
+            .session
+            .receiving()
+            .and_then(|(slot, _)| ours.session.tag(slot).cloned())
+            .is_some_and(|other| is_it(&other));
+        ours.session.cancel(is_it);
+        let sending = ours.connection.and_then(|id| self.connections.get(&id)).is_some_and(|c| {
+            c.streams[0]
+                .unsent
+                .iter()
+                .any(|frame| matches!(&frame.payload, Payload::Request(p) if is_it(p)))
+        });
+        if sending || receiving {
+            self.client_disconnect(client, server, stream, "a request was abandoned");
+        }
+    }
+
+    fn connection_key(&self, client: usize, server: usize) -> Option<ConnectionKey> {
+        self.clients[client].streams[server][0].session.connection_key().cloned()
+    }
+}
+
+fn end(completions: Vec<Completion<Shared>>) {
+    for completion in completions {
+        completion.tag.end(completion.result);
+    }
+}
+
+/// Hands what arrives to the session, as `weir-client` does.
+struct Receiver<'a> {
+    session: &'a mut Session<Shared>,
+    ended: Vec<Completion<Shared>>,
+    now_ms: u64,
+}
+
+impl Taker for Receiver<'_> {
+    fn head(&mut self, header: Header, body: &[u8]) -> Result<Placement> {
+        match self.session.receive(self.now_ms, header, body) {
+            Incoming::Nothing | Incoming::Discard => Ok(Placement::Discard),
+            Incoming::Done(completion) => {
+                self.ended.push(completion);
+                Ok(Placement::Discard)
+            }
+            Incoming::Ready(completions) => {
+                self.ended.extend(completions);
+                Ok(Placement::Discard)
+            }
+            Incoming::Close(completions) => {
+                let cause = completions
+                    .first()
+                    .and_then(|completion| completion.result.as_ref().err())
+                    .map_or("server refused the connection", |error| error.cause.as_str());
+                let error = Error::because(Code::ServerLost, cause);
+                self.ended.extend(completions);
+                Err(error)
+            }
+            Incoming::Payload(slot) => {
+                let sink = self.session.tag(slot).map_or(&[][..], |pending| &pending.sink);
+                let mut left = header.payload_length as usize;
+                let mut slices = Vec::new();
+                for slice in sink {
+                    let taken = left.min(slice.length);
+                    slices.push(slice.part(0, taken));
+                    left -= taken;
+                }
+                if left > 0 {
+                    let cause = format!("{left} bytes more than were asked for");
+                    return Err(Error::because(Code::Protocol, cause));
+                }
+                Ok(Placement::Into(slices))
+            }
+        }
+    }
+
+    fn payload(&mut self) -> Result<()> {
+        if let Some((slot, length)) = self.session.receiving() {
+            self.ended.extend(self.session.payload_received(self.now_ms, slot, length));
+        }
+        Ok(())
+    }
+}
+
+/// The seam that the shipped file logic runs over: a client process of the simulated cluster.
+#[derive(Clone)]
+pub(crate) struct SimRpc {
+    pub(crate) world: Arc<Mutex<World>>,
+    pub(crate) client: usize,
+}
+
+impl SimRpc {
+    /// The key of the newest connection to a server.
+    pub(crate) fn connection_key(&self, server: usize) -> Option<ConnectionKey> {
+        lock(&self.world).connection_key(self.client, server)
+    }
+}
+
+struct Abandon<'a> {
+    rpc: &'a SimRpc,
+    server: usize,
+    stream: usize,
+    pending: Shared,
+}
+
+impl Drop for Abandon<'_> {
+    fn drop(&mut self) {
+        if matches!(*lock(&self.pending.outcome), Outcome::Awaited(_)) {
+            let mut world = lock(&self.rpc.world);
+            world.abandon(self.rpc.client, self.server, self.stream, &self.pending);
+        }
+    }
+}
+
+impl Rpc for SimRpc {
+    async unsafe fn call(&self, server: ServerIndex, call: Call) -> Result<Reply> {
+        let server = usize::from(server.0);
+        let pending = Arc::new(Pending {
+            source: call.source,
+            sink: call.sink,
+            outcome: Mutex::new(Outcome::Awaited(None)),
+        });
+        let request = Request {
+            kind: call.kind,
+            body: call.body,
+            payload_length: pending.source.iter().map(|slice| slice.length as u32).sum(),
+            capability: call.capability,
+            once: call.once,
+            tag: pending.clone(),
+        };
+        let stream = lock(&self.world).client_call(self.client, server, call.lane, request);
+        let abandon = Abandon { rpc: self, server, stream, pending };
+        Ended(&abandon.pending).await
+    }
+
+    fn now(&self) -> Now {
+        let world = lock(&self.world);
+        world.now(world.clients[self.client].host)
+    }
+
+    async fn sleep(&self, ms: u64) {
+        let until_us = lock(&self.world).now_us + ms.max(1) * 1000;
+        Sleep { world: &self.world, until_us, set: false }.await;
+    }
+}
+
+/// Ends when its request has ended.
+struct Ended<'a>(&'a Pending);
+
+impl Future for Ended<'_> {
+    type Output = Result<Reply>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Reply>> {
+        let mut outcome = lock(&self.0.outcome);
+        match std::mem::replace(&mut *outcome, Outcome::Taken) {
+            Outcome::Ended(result) => Poll::Ready(result),
+            _ => {
+                *outcome = Outcome::Awaited(Some(context.waker().clone()));
+                Poll::Pending
+            }
+        }
+    }
+}
+
+struct Sleep<'a> {
+    world: &'a Mutex<World>,
+    until_us: u64,
+    set: bool,
+}
+
+impl Future for Sleep<'_> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut world = lock(self.world);
+        if world.now_us >= self.until_us {
+            return Poll::Ready(());
+        }
+        if !self.set {
+            world.at(self.until_us, Event::Wake(context.waker().clone()));
+        }
+        drop(world);
+        self.set = true;
+        Poll::Pending
+    }
+}

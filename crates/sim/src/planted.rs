@@ -1,0 +1,139 @@
+//! Bugs to be found: what a faulty server would do, done to the frames and effects between the
+//! simulated driver and the shipped service. The service itself has no switches.
+
+use crate::rng::Rng;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use weir_core::types::{ClientId, Now};
+use weir_core::wire::control::Welcome;
+use weir_core::wire::data::{Io, Witness};
+use weir_core::wire::meta::{MetaCall, MetaRequest};
+use weir_core::wire::{self, HEADER_BYTES, Header, Kind};
+
+/// A class of bug that the simulator must find.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// A write is acknowledged, and never stored.
+    LostWrite,
+    /// The metadata service is told a wrong size.
+    StaleSize,
+    /// A request that is repeated after a reconnect is carried out again.
+    ServedTwice,
+    /// A server that restarted passes for its former self: what was lost reads as zeros.
+    Hole,
+    /// A write whose connection broke in mid-payload is stored as far as it came.
+    TornWrite,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: &[Bug] =
+        &[Bug::LostWrite, Bug::StaleSize, Bug::ServedTwice, Bug::Hole, Bug::TornWrite];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Bug::LostWrite => "lost-write",
+            Bug::StaleSize => "stale-size",
+            Bug::ServedTwice => "served-twice",
+            Bug::Hole => "hole",
+            Bug::TornWrite => "torn-write",
+        }
+    }
+}
+
+type Slot = (ClientId, u16, u16);
+
+/// The planted bug, if there is one, and what it must remember.
+#[derive(Debug, Default)]
+pub(crate) struct Planted {
+    pub(crate) bug: Option<Bug>,
+    /// The write whose payload is being received.
+    write: Option<(Header, Io)>,
+    /// By slot: the newest number that the client used, and how far the server is ahead of it.
+    ahead: BTreeMap<Slot, (u32, u32)>,
+}
+
+impl Planted {
+    pub(crate) fn new(bug: Option<Bug>) -> Planted {
+        Planted { bug, ..Planted::default() }
+    }
+
+    /// A request on its way to the service.
+    pub(crate) fn request<'a>(
+        &mut self,
+        client: Option<(ClientId, u16)>,
+        mut header: Header,
+        body: &'a [u8],
+        rng: &mut Rng,
+    ) -> (Header, Cow<'a, [u8]>) {
+        let mut body = Cow::Borrowed(body);
+        match self.bug {
+            Some(Bug::LostWrite) if header.kind == Kind::Write => {
+                self.write = Io::decode(&body).ok().map(|io| (header, io));
+            }
+            Some(Bug::StaleSize) if header.kind == Kind::Meta && rng.chance(30) => {
+                if let Ok(mut call) = wire::decode::<MetaCall>(&body)
+                    && let MetaRequest::Close { settlement: Some(settlement), .. }
+                    | MetaRequest::Settle { settlement, .. } = &mut call.request
+                {
+                    settlement.size /= 2;
+                    body = Cow::Owned(wire::encode(&call));
+                }
+            }
+            Some(Bug::ServedTwice) if header.kind as u8 >= Kind::Read as u8 => {
+                if let Some((client, stream)) = client {
+                    let slot = (client, stream, header.slot);
+                    let (newest, ahead) = self.ahead.entry(slot).or_default();
+                    if *newest == header.sequence && header.kind == Kind::Meta {
+                        *ahead += 1;
+                    }
+                    *newest = header.sequence;
+                    header.sequence = header.sequence.wrapping_add(*ahead);
+                }
+            }
+            _ => {}
+        }
+        (header, body)
+    }
+
+    /// An answer on its way to the client.
+    pub(crate) fn answer(&self, client: Option<(ClientId, u16)>, head: &mut Vec<u8>) {
+        let (Some(Bug::ServedTwice), Some((client, stream))) = (self.bug, client) else { return };
+        let Some(Ok(header)) = head.first_chunk::<HEADER_BYTES>().map(Header::decode) else {
+            return;
+        };
+        let ahead = |slot: u16| self.ahead.get(&(client, stream, slot)).map_or(0, |&(_, n)| n);
+        match header.kind {
+            Kind::Reply | Kind::Failure => {
+                let sequence = header.sequence.wrapping_sub(ahead(header.slot));
+                head[4..8].copy_from_slice(&sequence.to_le_bytes());
+            }
+            Kind::Welcome => {
+                if let Ok(mut welcome) = wire::decode::<Welcome>(&head[HEADER_BYTES..]) {
+                    for (slot, sequence) in welcome.sequences.iter_mut().enumerate() {
+                        *sequence = sequence.wrapping_sub(ahead(slot as u16));
+                    }
+                    *head = wire::frame(header, &wire::encode(&welcome));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether the write that has just been received is lost; gives its acknowledgement.
+    pub(crate) fn lose(&mut self, now: Now, rng: &mut Rng) -> Option<Vec<u8>> {
+        let (header, io) = self.write.take()?;
+        if !rng.chance(3) {
+            return None;
+        }
+        let size = io.runs.extents().map(|extent| extent.end()).max().unwrap_or(0);
+        let witness = Witness { size, mtime: now.wall, epoch: io.epoch };
+        let header = Header { kind: Kind::Reply, payload_length: 0, ..header };
+        Some(wire::frame(header, &witness.encode()))
+    }
+
+    pub(crate) fn tears(&self) -> bool {
+        self.bug == Some(Bug::TornWrite)
+    }
+}

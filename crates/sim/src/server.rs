@@ -1,0 +1,396 @@
+//! A server process: the driver of the shipped services, as `weir-server`'s.
+
+use crate::net::{Payload, Placement, Sending, Taker};
+use crate::planted::{Bug, Planted};
+use crate::rng::Rng;
+use crate::store::SlowStore;
+use crate::world::{Event, Job, JobWaker, World};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use weir_core::error::{Code, Error, Result};
+use weir_core::service::storage::{HeapMemory, Memory};
+use weir_core::service::{Action, Outgoing, Peer, Receiving, Service, ServiceOptions, Usage};
+use weir_core::slice::Slice;
+use weir_core::types::{Incarnation, Now};
+use weir_core::wire::data::{Io, TargetCall, TargetRequest};
+use weir_core::wire::meta::MetaCall;
+use weir_core::wire::{self, Header, Kind};
+
+/// How often a server looks at its deadlines, as in the real driver.
+const TICK_US: u64 = 500_000;
+
+type Task = Pin<Box<dyn Future<Output = Outgoing> + Send>>;
+type Chore = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
+/// What a server is given.
+#[derive(Clone, Debug)]
+pub(crate) struct Equipment {
+    pub(crate) targets: usize,
+    pub(crate) memory: usize,
+    pub(crate) metadata_memory: u64,
+    /// Longest answer of its metadata store: microseconds.
+    pub(crate) store_us: u64,
+}
+
+/// A server process.
+pub(crate) struct Server {
+    pub(crate) host: usize,
+    /// Counts its processes.
+    pub(crate) life: u64,
+    pub(crate) alive: bool,
+    pub(crate) host_down: bool,
+    pub(crate) stopped: bool,
+    pub(crate) service: Arc<Service>,
+    equipment: Equipment,
+    /// Its own and its targets' incarnations: drawn anew for each life.
+    incarnations: Vec<Incarnation>,
+    /// Requests that wait, and the connection to answer on.
+    tasks: BTreeMap<u64, (u64, Task)>,
+    next_task: u64,
+    chore: Option<Chore>,
+    waiting_jobs: Vec<Job>,
+}
+
+impl Server {
+    pub(crate) fn die(&mut self, power: bool) {
+        self.alive = false;
+        self.host_down = power;
+        self.stopped = false;
+        self.tasks.clear();
+        self.chore = None;
+        self.waiting_jobs.clear();
+    }
+}
+
+/// The server's side of a connection.
+pub(crate) struct AtServer {
+    peer: Peer,
+    receiving: Option<Receiving>,
+    after_discard: Option<Outgoing>,
+    closing: bool,
+}
+
+impl World {
+    fn service(
+        &mut self,
+        equipment: &Equipment,
+        incarnations: &[Incarnation],
+        host: usize,
+    ) -> Arc<Service> {
+        let memory = |&incarnation| {
+            let memory: Box<dyn Memory> = Box::new(HeapMemory::new(equipment.memory));
+            (incarnation, memory)
+        };
+        let store = SlowStore::new(
+            equipment.metadata_memory,
+            equipment.store_us,
+            self.rng.fork(),
+            self.sleepers.clone(),
+        );
+        Service::new(ServiceOptions {
+            incarnation: incarnations[0],
+            secret: self.secret.clone(),
+            timing: self.timing.clone(),
+            memory: incarnations[1..].iter().map(memory).collect(),
+            store: Box::new(store),
+            description: ("sim".to_owned(), 1, format!("host-{host}")),
+            usage: Box::new(Usage::default),
+            started: self.now(host),
+        })
+    }
+
+    /// Starts a server process on a host of its own.
+    pub(crate) fn start_server(&mut self, host: usize, equipment: Equipment) {
+        let incarnations: Vec<_> =
+            (0..=equipment.targets).map(|_| Incarnation(self.rng.word())).collect();
+        let service = self.service(&equipment, &incarnations, host);
+        let server = self.servers.len();
+        self.servers.push(Server {
+            host,
+            life: 1,
+            alive: true,
+            host_down: false,
+            stopped: false,
+            service,
+            equipment,
+            incarnations,
+            tasks: BTreeMap::new(),
+            next_task: 0,
+            chore: None,
+            waiting_jobs: Vec::new(),
+        });
+        self.deaths.push(None);
+        self.at(self.now_us + TICK_US, Event::Tick { server, life: 1 });
+    }
+
+    /// Starts a dead server's successor, which has nothing and belongs to no pool.
+    pub(crate) fn restart_server(&mut self, server: usize) {
+        if self.servers[server].alive {
+            return;
+        }
+        let host = self.servers[server].host;
+        let equipment = self.servers[server].equipment.clone();
+        let incarnations: Vec<_> = match self.planted.bug {
+            Some(Bug::Hole) => self.servers[server].incarnations.clone(),
+            _ => (0..=equipment.targets).map(|_| Incarnation(self.rng.word())).collect(),
+        };
+        let service = self.service(&equipment, &incarnations, host);
+        let process = &mut self.servers[server];
+        process.service = service;
+        process.incarnations = incarnations;
+        process.life += 1;
+        process.alive = true;
+        process.host_down = false;
+        let life = process.life;
+        self.at(self.now_us + TICK_US, Event::Tick { server, life });
+        self.reset_stale(server);
+    }
+
+    pub(crate) fn server_accept(&mut self, server: usize) -> AtServer {
+        let nonce = self.rng.bytes();
+        let peer = self.servers[server].service.accept(nonce);
+        AtServer { peer, receiving: None, after_discard: None, closing: false }
+    }
+
+    pub(crate) fn server_tick(&mut self, server: usize, life: u64) {
+        let process = &mut self.servers[server];
+        if !process.alive || process.life != life {
+            return;
+        }
+        self.at(self.now_us + TICK_US, Event::Tick { server, life });
+        let now = self.now(self.servers[server].host);
+        let process = &mut self.servers[server];
+        if process.stopped || process.chore.is_some() {
+            return;
+        }
+        let service = process.service.clone();
+        process.chore = Some(Box::pin(async move { service.expire(now).await }));
+        self.server_chore(server);
+    }
+
+    fn server_chore(&mut self, server: usize) {
+        let ready = self.ready.clone();
+        let process = &mut self.servers[server];
+        let job = Job::Request { server, life: process.life, task: u64::MAX };
+        let waker = Waker::from(Arc::new(JobWaker { ready, job }));
+        if let Some(chore) = &mut process.chore
+            && let Poll::Ready(result) = chore.as_mut().poll(&mut Context::from_waker(&waker))
+        {
+            process.chore = None;
+            if let Err(error) = result {
+                self.fail(|| format!("server {server} forgetting silent clients: {error}"));
+            }
+        }
+    }
+
+    /// A process that was stopped goes on.
+    pub(crate) fn server_catch_up(&mut self, server: usize) {
+        let jobs = std::mem::take(&mut self.servers[server].waiting_jobs);
+        jobs.into_iter().for_each(|job| self.ready.push(job));
+    }
+
+    /// Goes on with a request that had to wait.
+    pub(crate) fn server_job(&mut self, server: usize, life: u64, task: u64) {
+        let ready = self.ready.clone();
+        let process = &mut self.servers[server];
+        if !process.alive || process.life != life {
+            return;
+        }
+        let job = Job::Request { server, life, task };
+        if process.stopped {
+            process.waiting_jobs.push(job);
+            return;
+        }
+        if task == u64::MAX {
+            return self.server_chore(server);
+        }
+        let waker = Waker::from(Arc::new(JobWaker { ready, job }));
+        let Some((id, request)) = process.tasks.get_mut(&task) else { return };
+        let id = *id;
+        if let Poll::Ready(answer) = request.as_mut().poll(&mut Context::from_waker(&waker)) {
+            process.tasks.remove(&task);
+            // The connection may be gone; then the answer is kept for the next one.
+            self.server_answer(id, vec![answer]);
+        }
+    }
+
+    fn server_answer(&mut self, id: u64, answers: Vec<Outgoing>) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Some(at_server) = &connection.at_server else { return };
+        let client = at_server.peer.client();
+        for mut answer in answers {
+            self.planted.answer(client, &mut answer.head);
+            let payload = answer.payload.map_or(Payload::None, Payload::Ticket);
+            connection.streams[1].unsent.push_back(Sending { head: answer.head, payload, sent: 0 });
+        }
+        self.pump(id, 1);
+        self.close_if_drained(id);
+    }
+
+    /// A connection that is to be closed once everything is sent.
+    pub(crate) fn close_if_drained(&mut self, id: u64) {
+        if let Some(connection) = self.connections.get(&id)
+            && connection.at_server.as_ref().is_some_and(|at_server| at_server.closing)
+            && connection.streams[1].unsent.is_empty()
+        {
+            self.close_server_end(id);
+        }
+    }
+
+    /// The server's side of a connection ends.
+    pub(crate) fn server_closed(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let server = connection.server;
+        let Some(mut at_server) = connection.at_server.take() else { return };
+        let service = self.servers[server].service.clone();
+        let now = self.now(self.servers[server].host);
+        if self.planted.tears()
+            && let Some(receiving) = at_server.receiving.take()
+        {
+            // The planted bug: what has come of the payload is committed as if it were all.
+            service.received(now, &at_server.peer, receiving);
+        }
+        service.closed(now, &mut at_server.peer);
+    }
+
+    pub(crate) fn server_take(&mut self, id: u64, bytes: &[u8]) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let server = connection.server;
+        let Some(mut at_server) = connection.at_server.take() else { return };
+        if at_server.closing {
+            connection.at_server = Some(at_server);
+            return;
+        }
+        let mut reader = std::mem::take(&mut connection.streams[0].reader);
+        let now = self.now(self.servers[server].host);
+        let process = &mut self.servers[server];
+        let service = process.service.clone();
+        let mut taker = Reception {
+            service: &service,
+            now,
+            at_server: &mut at_server,
+            answers: Vec::new(),
+            later: Vec::new(),
+            planted: &mut self.planted,
+            rng: &mut self.rng,
+            notes: self.tells.then(Vec::new),
+        };
+        let result = reader.feed(bytes, &mut taker);
+        let Reception { answers, later, notes, .. } = taker;
+        for note in notes.into_iter().flatten() {
+            self.tell(|| format!("    server {server}, connection {id}: {note}"));
+        }
+        let closing = at_server.closing;
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.streams[0].reader = reader;
+            connection.at_server = Some(at_server);
+        }
+        for task in later {
+            let process = &mut self.servers[server];
+            let number = process.next_task;
+            process.next_task += 1;
+            process.tasks.insert(number, (id, task));
+            let life = process.life;
+            self.server_job(server, life, number);
+        }
+        self.server_answer(id, answers);
+        if let Err(error) = result
+            && !closing
+        {
+            self.fail(|| format!("server {server} closes connection {id}: {error}"));
+            self.close_server_end(id);
+        }
+    }
+}
+
+/// Hands what arrives to the service, as `weir-server` does.
+struct Reception<'a> {
+    service: &'a Arc<Service>,
+    now: Now,
+    at_server: &'a mut AtServer,
+    answers: Vec<Outgoing>,
+    later: Vec<Task>,
+    planted: &'a mut Planted,
+    rng: &'a mut Rng,
+    /// What arrives, in words, if the story is told.
+    notes: Option<Vec<String>>,
+}
+
+impl Reception<'_> {
+    fn act(&mut self, action: Action, payload_length: u32) -> Result<Placement> {
+        match action {
+            Action::Nothing => {}
+            Action::Send(answer) => self.answers.push(answer),
+            Action::Receive(receiving) if payload_length > 0 => {
+                let slices: Vec<Slice> = receiving.ticket.buffers().to_vec();
+                self.at_server.receiving = Some(receiving);
+                return Ok(Placement::Into(slices));
+            }
+            Action::Receive(receiving) => {
+                let action = self.service.received(self.now, &self.at_server.peer, receiving);
+                return self.act(action, 0);
+            }
+            Action::Discard(answer) if payload_length > 0 => {
+                self.at_server.after_discard = Some(answer);
+            }
+            Action::Discard(answer) => self.answers.push(answer),
+            Action::Later(task) => self.later.push(task),
+            Action::Close(answer) => {
+                self.answers.extend(answer);
+                self.at_server.closing = true;
+                return Err(Error::because(Code::Protocol, "connection refused"));
+            }
+        }
+        Ok(Placement::Discard)
+    }
+}
+
+impl Taker for Reception<'_> {
+    fn head(&mut self, header: Header, body: &[u8]) -> Result<Placement> {
+        let client = self.at_server.peer.client();
+        let (header, body) = self.planted.request(client, header, body, self.rng);
+        if let Some(notes) = &mut self.notes {
+            notes.push(words(header, &body));
+        }
+        let action = self.service.frame(self.now, &mut self.at_server.peer, header, &body);
+        self.act(action, header.payload_length)
+    }
+
+    fn payload(&mut self) -> Result<()> {
+        if let Some(receiving) = self.at_server.receiving.take() {
+            if let Some(head) = self.planted.lose(self.now, self.rng) {
+                // The planted bug: acknowledged, and dropped.
+                self.answers.push(Outgoing { head, payload: None });
+                return Ok(());
+            }
+            let action = self.service.received(self.now, &self.at_server.peer, receiving);
+            self.act(action, 0)?;
+        } else if let Some(answer) = self.at_server.after_discard.take() {
+            self.answers.push(answer);
+        }
+        Ok(())
+    }
+}
+
+/// A request in words, for the story.
+fn words(header: Header, body: &[u8]) -> String {
+    let what = match header.kind {
+        Kind::Read | Kind::Write => {
+            Io::decode(body).map(|io| format!("inode {} {:?}", io.ino.0, io.runs))
+        }
+        Kind::Target => wire::decode::<TargetCall>(body).map(|call| match call.request {
+            TargetRequest::Remove { orders } => {
+                let inos: Vec<_> = orders.iter().flat_map(|order| &order.inos).collect();
+                format!("Remove {inos:?}")
+            }
+            request => format!("{request:?}"),
+        }),
+        Kind::Meta => wire::decode::<MetaCall>(body).map(|call| format!("{:?}", call.request)),
+        _ => Ok(String::new()),
+    };
+    let what = what.unwrap_or_else(|error| error.to_string());
+    format!("{:?} {}.{} {what:.1000}", header.kind, header.slot, header.sequence)
+}

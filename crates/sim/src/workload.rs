@@ -1,0 +1,690 @@
+//! What clients do, and what each of them must see.
+
+use crate::client::SimRpc;
+use crate::model::{Effect, FileModel, NameEvent};
+use crate::rng::Rng;
+use crate::shared::{CellWrite, Race};
+use crate::world::{World, lock};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::{Arc, Mutex};
+use weir_core::error::{Code, Error, Result};
+use weir_core::fs::{File, Fs, Rpc};
+use weir_core::layout::{Extent, Layout};
+use weir_core::types::{Attributes, Credentials, Ino, WallTime};
+use weir_core::wire::meta::{Changes, LayoutWish, OpenMode, Place, SetTime};
+
+/// Open files of one client.
+const HANDLES_MAX: usize = 4;
+/// Where files of the random histories begin at most, and how long one write is at most: bytes.
+const OFFSET_MAX: u64 = 96 * 1024;
+const LENGTH_MAX: u64 = 40 * 1024;
+/// Which faults a run has, and with them which errors are excused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mix {
+    /// None.
+    Calm,
+    /// Broken connections, short stops and partitions: nobody may notice.
+    Gentle,
+    /// Long stops and partitions, clients that die.
+    Rough,
+    /// Servers die too.
+    Wreck,
+}
+
+impl Mix {
+    /// All of them.
+    pub const ALL: &[Mix] = &[Mix::Calm, Mix::Gentle, Mix::Rough, Mix::Wreck];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mix::Calm => "calm",
+            Mix::Gentle => "gentle",
+            Mix::Rough => "rough",
+            Mix::Wreck => "wreck",
+        }
+    }
+
+    fn excuses(self, code: Code) -> bool {
+        let rough = matches!(code, Code::ServerLost | Code::SessionLapsed | Code::BadHandle);
+        let wreck = matches!(code, Code::Lost | Code::NotFormed);
+        match self {
+            Mix::Calm | Mix::Gentle => false,
+            Mix::Rough => rough,
+            Mix::Wreck => rough || wreck,
+        }
+    }
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Node {
+    Directory,
+    /// Index into [`Private::files`].
+    File(usize),
+}
+
+/// An operation on names whose outcome is open: all of it happened, or nothing.
+pub(crate) type NameDoubt = Vec<(String, Option<Node>, Option<Node>)>;
+
+/// What one client alone changes: a directory of its own.
+#[derive(Debug, Default)]
+pub(crate) struct Private {
+    pub(crate) names: BTreeMap<String, Node>,
+    pub(crate) files: Vec<FileModel>,
+    pub(crate) inos: Vec<Option<Ino>>,
+    pub(crate) doubts: Vec<NameDoubt>,
+}
+
+impl Private {
+    fn usable(&self, path: &str) -> bool {
+        let parent = path.rsplit_once('/').map(|(parent, _)| parent);
+        let touched = |name: &str| self.doubts.iter().flatten().any(|(other, ..)| other == name);
+        let parent_is_there =
+            parent.is_none_or(|parent| self.names.get(parent) == Some(&Node::Directory));
+        !touched(path) && parent.is_none_or(|parent| !touched(parent)) && parent_is_there
+    }
+
+    pub(crate) fn apply(&mut self, doubt: &NameDoubt) {
+        for (name, _, after) in doubt {
+            match after {
+                Some(node) => self.names.insert(name.clone(), *node),
+                None => self.names.remove(name),
+            };
+        }
+    }
+
+    pub(crate) fn links(&self, file: usize) -> usize {
+        self.names.values().filter(|&&node| node == Node::File(file)).count()
+    }
+}
+
+/// All that clients know together.
+#[derive(Debug, Default)]
+pub(crate) struct Model {
+    pub(crate) places: Vec<Private>,
+    pub(crate) cells: Vec<Vec<CellWrite>>,
+    pub(crate) tags: u64,
+    /// Offset and bytes of records that are appended for certain.
+    pub(crate) appended: Vec<(u64, Vec<u8>)>,
+    /// Appends under way, or of unknown outcome.
+    pub(crate) appends_open: usize,
+    pub(crate) races: BTreeMap<u32, Race>,
+    pub(crate) history: Vec<NameEvent>,
+    pub(crate) ops: u64,
+    pub(crate) errors: u64,
+    pub(crate) no_space: u64,
+}
+
+/// A client at work.
+#[derive(Clone)]
+pub(crate) struct Worker {
+    pub(crate) fs: Fs<SimRpc>,
+    pub(crate) world: Arc<Mutex<World>>,
+    pub(crate) model: Arc<Mutex<Model>>,
+    pub(crate) who: Credentials,
+    /// Which client this is, through all its lives.
+    pub(crate) place: usize,
+    pub(crate) mix: Mix,
+    pub(crate) limit_us: u64,
+    pub(crate) targets_per_server: usize,
+    pub(crate) rng: Rng,
+}
+
+pub(crate) fn at(path: impl Into<String>) -> Place {
+    Place::new(Ino::ROOT, path.into().into_bytes())
+}
+
+struct Open {
+    file: File<SimRpc>,
+    index: usize,
+}
+
+impl Worker {
+    pub(crate) fn now_us(&self) -> u64 {
+        lock(&self.world).now_us
+    }
+
+    pub(crate) fn fail(&self, what: impl FnOnce() -> String) {
+        lock(&self.world).fail(what);
+    }
+
+    /// Runs an operation: it must end in time, whatever happens.
+    pub(crate) async fn op<T>(
+        &self,
+        name: impl Fn() -> String,
+        operation: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let begin_us = {
+            let mut world = lock(&self.world);
+            let place = self.place;
+            world.tell(|| format!("client {place}: {} ...", name()));
+            world.now_us
+        };
+        let result = operation.await;
+        let mut model = lock(&self.model);
+        model.ops += 1;
+        model.errors += u64::from(result.is_err());
+        drop(model);
+        let mut world = lock(&self.world);
+        let us = world.now_us - begin_us;
+        let place = self.place;
+        world.tell(|| match &result {
+            Ok(_) => format!("client {place}: {} done", name()),
+            Err(error) => format!("client {place}: {}: {:?}: {error}", name(), error.code),
+        });
+        if us > self.limit_us {
+            world.fail(|| format!("client {place}: {} took {:.1} s", name(), us as f64 / 1e6));
+        }
+        result
+    }
+
+    /// An error that nothing in the story excuses is a failure of the run.
+    pub(crate) fn excuse(&self, error: &Error) {
+        if matches!(error.code, Code::NoSpace | Code::NoMetadataSpace) {
+            lock(&self.model).no_space += 1;
+        } else if !self.mix.excuses(error.code) {
+            self.fail(|| format!("client {}: {:?}: {error}", self.place, error.code));
+        }
+    }
+
+    pub(crate) fn unexpected(&self, what: &str, expected: &str) {
+        self.fail(|| format!("client {}: {what}, expected: {expected}", self.place));
+    }
+
+    fn with<T>(&self, change: impl FnOnce(&mut Private) -> T) -> T {
+        change(&mut lock(&self.model).places[self.place])
+    }
+
+    fn path(&self, name: &str) -> Place {
+        at(format!("p{}/{name}", self.place))
+    }
+
+    fn wish(&mut self) -> LayoutWish {
+        LayoutWish {
+            stripe_size: Some(*self.rng.pick(&[4096, 8192, 65536])),
+            stripe_count: Some(self.rng.between(1, 4) as u32),
+        }
+    }
+
+    fn name(&mut self) -> String {
+        let leaf = format!("f{}", self.rng.below(5));
+        match self.rng.below(4) {
+            0 => format!("d0/{leaf}"),
+            1 => format!("d1/{leaf}"),
+            _ => leaf,
+        }
+    }
+
+    /// Servers that died before `since_us` and that hold some of these bytes.
+    pub(crate) fn dead_under(&self, layout: &Layout, extents: &[Extent], since_us: u64) -> bool {
+        let dead = lock(&self.world).dead_since(since_us);
+        !dead.is_empty()
+            && extents.iter().any(|extent| {
+                layout.pieces(extent.offset, extent.length as usize).any(|piece| {
+                    let target = layout.member(piece.column).target.0 as usize;
+                    dead.contains(&(target / self.targets_per_server))
+                })
+            })
+    }
+
+    /// Works through a random history.
+    pub(crate) async fn work(mut self, steps: u64) {
+        let mut open: Vec<Open> = Vec::new();
+        for _ in 0..steps {
+            let pause_ms = self.rng.below(25);
+            if pause_ms > 4 {
+                self.fs.rpc().sleep(pause_ms - 4).await;
+            }
+            match self.rng.below(100) {
+                0..18 => self.create(&mut open).await,
+                18..44 => self.write(&mut open).await,
+                44..56 => self.read(&mut open).await,
+                56..60 => self.resize(&mut open).await,
+                60..63 => self.look(&mut open).await,
+                63..66 => self.close(&mut open).await,
+                66..72 => self.change_names().await,
+                72..75 => self.set_time().await,
+                75..79 => self.peek().await,
+                79..88 => self.cell().await,
+                88..92 => self.append().await,
+                92..95 => self.race().await,
+                _ => self.shared_name().await,
+            }
+        }
+        while !open.is_empty() {
+            self.close(&mut open).await;
+        }
+    }
+
+    async fn create(&mut self, open: &mut Vec<Open>) {
+        if open.len() >= HANDLES_MAX {
+            return self.close(open).await;
+        }
+        let name = self.name();
+        if !self.with(|private| private.usable(&name)) {
+            return;
+        }
+        let exclusive = self.rng.chance(20);
+        let truncate = self.rng.chance(20);
+        let before = self.with(|private| private.names.get(&name).copied());
+        let index = self.with(|private| match before {
+            Some(Node::File(index)) => {
+                if truncate && !exclusive {
+                    private.files[index].begin(&[Effect::Truncate(0)]);
+                }
+                index
+            }
+            _ => {
+                private.files.push(FileModel::default());
+                private.inos.push(None);
+                let index = private.files.len() - 1;
+                private.doubts.push(vec![(name.clone(), before, Some(Node::File(index)))]);
+                index
+            }
+        });
+        let mode = OpenMode { truncate, ..OpenMode::READ_WRITE };
+        let wish = self.wish();
+        let result = self
+            .op(
+                || format!("create {name} (exclusive {exclusive}, truncate {truncate})"),
+                self.fs.create(&self.who, self.path(&name), 0o644, exclusive, mode, wish),
+            )
+            .await;
+        let existed = before.is_some();
+        match result {
+            Ok((file, attributes, created)) => {
+                if created == existed || (existed && exclusive) {
+                    self.unexpected(&format!("create {name} gave created={created}"), "otherwise");
+                }
+                let size = self.with(|private| {
+                    if existed && truncate {
+                        private.files[index].done(1);
+                    }
+                    if !existed && let Some(doubt) = private.doubts.pop() {
+                        private.apply(&doubt);
+                    }
+                    private.inos[index] = Some(attributes.ino);
+                    private.files[index].layout = Some(file.layout().clone());
+                    private.files[index].view().check_size(attributes.size)
+                });
+                if let Err(what) = size {
+                    self.fail(|| format!("client {}: create {name}: {what}", self.place));
+                }
+                open.push(Open { file, index });
+            }
+            Err(error) if error.code == Code::Exists && existed && exclusive => {}
+            Err(error) => self.excuse(&error),
+        }
+    }
+
+    pub(crate) fn random_extents(&mut self) -> Vec<Extent> {
+        if self.rng.chance(75) {
+            let offset = match self.rng.chance(50) {
+                true => self.rng.below(OFFSET_MAX),
+                false => self.rng.below(OFFSET_MAX / 4096) * 4096,
+            };
+            let length = match self.rng.chance(30) {
+                true => self.rng.between(1, 600),
+                false => self.rng.between(1, LENGTH_MAX),
+            };
+            return vec![Extent { offset, length }];
+        }
+        // A list: strided, with gaps now and then irregular.
+        let (count, length) = (self.rng.between(2, 12), self.rng.between(1, 3000));
+        let stride = length + self.rng.below(5000);
+        let start = self.rng.below(OFFSET_MAX / 2);
+        (0..count)
+            .map(|i| Extent {
+                offset: start + i * stride,
+                length: length - if stride > length { self.rng.below(length.min(3)) } else { 0 },
+            })
+            .collect()
+    }
+
+    async fn write(&mut self, open: &mut Vec<Open>) {
+        let Some(at) = self.any(open) else { return self.create(open).await };
+        let Open { file, index } = &open[at];
+        let index = *index;
+        let extents = self.random_extents();
+        let bytes: Vec<Arc<Vec<u8>>> = extents
+            .iter()
+            .map(|extent| {
+                let (a, b) = (self.rng.word() as u8 | 1, self.rng.word() as u8);
+                Arc::new((0..extent.length).map(|i| (i as u8).wrapping_mul(b) ^ a).collect())
+            })
+            .collect();
+        let effects: Vec<Effect> = extents
+            .iter()
+            .zip(&bytes)
+            .map(|(extent, bytes)| Effect::Write { offset: extent.offset, bytes: bytes.clone() })
+            .collect();
+        self.with(|private| private.files[index].begin(&effects));
+        let begin_us = self.now_us();
+        let slices: Vec<IoSlice<'_>> = bytes.iter().map(|bytes| IoSlice::new(bytes)).collect();
+        let result = self
+            .op(|| format!("write #{index} {}", show(&extents)), file.write_list(&extents, &slices))
+            .await;
+        match result {
+            Ok(()) => {
+                self.with(|private| private.files[index].done(effects.len()));
+                if self.dead_under(file.layout(), &extents, begin_us) {
+                    self.unexpected(&format!("write #{index} to a dead server"), "an error");
+                }
+            }
+            Err(error) => {
+                self.excuse(&error);
+                self.drop_if_dead(open, at, &error);
+            }
+        }
+    }
+
+    fn any(&mut self, open: &[Open]) -> Option<usize> {
+        (!open.is_empty()).then(|| self.rng.below(open.len() as u64) as usize)
+    }
+
+    /// A handle whose lease has lapsed is of no use any more.
+    fn drop_if_dead(&self, open: &mut Vec<Open>, at: usize, error: &Error) {
+        if matches!(error.code, Code::BadHandle | Code::SessionLapsed) {
+            open.swap_remove(at);
+        }
+    }
+
+    async fn read(&mut self, open: &mut Vec<Open>) {
+        let Some(at) = self.any(open) else { return };
+        let Open { file, index } = &open[at];
+        let index = *index;
+        let extents = self.random_extents();
+        let view = self.with(|private| private.files[index].view());
+        let begin_us = self.now_us();
+        match self.read_extents(file, &extents, &format!("#{index}")).await {
+            Ok((bytes, found)) => {
+                if self.dead_under(file.layout(), &extents, begin_us) {
+                    self.unexpected(&format!("read of #{index} from a dead server"), "an error");
+                }
+                if let Err(what) = view.check_read(&extents, &bytes, found) {
+                    self.fail(|| format!("client {}: read of #{index}: {what}", self.place));
+                }
+            }
+            Err(error) => {
+                self.excuse(&error);
+                self.drop_if_dead(open, at, &error);
+            }
+        }
+    }
+
+    pub(crate) async fn read_extents(
+        &self,
+        file: &File<SimRpc>,
+        extents: &[Extent],
+        name: &str,
+    ) -> Result<(Vec<u8>, usize)> {
+        let length: u64 = extents.iter().map(|extent| extent.length).sum();
+        let mut bytes = vec![0xee; length as usize];
+        // Into memory in two parts, so that requests gather.
+        let (left, right) = bytes.split_at_mut(length as usize / 3);
+        let mut memory = [IoSliceMut::new(left), IoSliceMut::new(right)];
+        let found = self
+            .op(|| format!("read {name} {}", show(extents)), file.read_list(extents, &mut memory))
+            .await?;
+        Ok((bytes, found))
+    }
+
+    async fn resize(&mut self, open: &mut Vec<Open>) {
+        let Some(at) = self.any(open) else { return };
+        let Open { file, index } = &open[at];
+        let index = *index;
+        let (effect, result) = if self.rng.chance(70) {
+            let size = self.rng.below(OFFSET_MAX);
+            let effect = Effect::Truncate(size);
+            self.with(|private| private.files[index].begin(std::slice::from_ref(&effect)));
+            let result = match (self.rng.chance(60), self.with(|private| private.inos[index])) {
+                (false, Some(ino)) => {
+                    let truncate = self.fs.truncate(&self.who, ino, size);
+                    self.op(|| format!("truncate #{index} to {size}"), truncate).await
+                }
+                _ => {
+                    let truncate = file.truncate(size);
+                    self.op(|| format!("ftruncate #{index} to {size}"), truncate).await
+                }
+            };
+            (effect, result)
+        } else {
+            let offset = self.rng.below(OFFSET_MAX);
+            let extent = Extent { offset, length: self.rng.between(1, LENGTH_MAX) };
+            let effect = Effect::Punch(extent);
+            self.with(|private| private.files[index].begin(std::slice::from_ref(&effect)));
+            let name = || format!("punch #{index} {}", show(&[extent]));
+            (effect, self.op(name, file.punch(extent)).await)
+        };
+        match result {
+            Ok(()) => self.with(|private| private.files[index].done(1)),
+            Err(error) => {
+                self.tell_doubt(&effect);
+                self.excuse(&error);
+                self.drop_if_dead(open, at, &error);
+            }
+        }
+    }
+
+    fn tell_doubt(&self, effect: &Effect) {
+        lock(&self.world).tell(|| match effect {
+            Effect::Truncate(size) => format!("in doubt: truncation to {size}"),
+            _ => "in doubt: a hole".to_owned(),
+        });
+    }
+
+    /// Size through the handle and by the metadata service; sync.
+    async fn look(&mut self, open: &mut Vec<Open>) {
+        let Some(at) = self.any(open) else { return };
+        let Open { file, index } = &open[at];
+        let index = *index;
+        let result = match self.rng.below(3) {
+            0 => self.op(|| format!("fsync #{index}"), file.sync()).await.map(|()| None),
+            1 => self.op(|| format!("size of #{index}"), file.size()).await.map(Some),
+            _ => {
+                let stat = self.fs.attributes(&self.who, file.ino());
+                self.op(|| format!("stat #{index}"), stat).await.map(|attributes| {
+                    self.check_attributes(index, &attributes);
+                    Some(attributes.size)
+                })
+            }
+        };
+        match result {
+            Ok(None) => {}
+            Ok(Some(size)) => {
+                let right = self.with(|private| private.files[index].view().check_size(size));
+                if let Err(what) = right {
+                    self.fail(|| format!("client {}: #{index}: {what}", self.place));
+                }
+            }
+            Err(error) => {
+                self.excuse(&error);
+                self.drop_if_dead(open, at, &error);
+            }
+        }
+    }
+
+    fn check_attributes(&self, index: usize, attributes: &Attributes) {
+        let (links, mtime, doubtful) = self.with(|private| {
+            let file = &private.files[index];
+            (private.links(index), file.mtime, !private.doubts.is_empty())
+        });
+        if !doubtful && attributes.nlink as usize != links {
+            self.unexpected(
+                &format!("#{index} has {} links", attributes.nlink),
+                &links.to_string(),
+            );
+        }
+        if let Some(mtime) = mtime
+            && mtime != attributes.mtime
+        {
+            let text = format!("#{index} was written at {:?}", attributes.mtime);
+            self.unexpected(&text, &format!("{mtime:?}, as was set"));
+        }
+    }
+
+    async fn close(&mut self, open: &mut Vec<Open>) {
+        let Some(at) = self.any(open) else { return };
+        let Open { file, index } = open.swap_remove(at);
+        if let Err(error) = self.op(|| format!("close #{index}"), file.close()).await {
+            self.excuse(&error);
+            return;
+        }
+        // Settled or not, what others are told is right.
+        let (linked, settled) =
+            self.with(|private| (private.links(index) > 0, private.doubts.is_empty()));
+        if linked && settled && self.rng.chance(40) {
+            let view = self.with(|private| private.files[index].view());
+            let stat = self.fs.attributes(&self.who, file.ino());
+            match self.op(|| format!("stat #{index} after close"), stat).await {
+                Ok(attributes) => {
+                    self.check_attributes(index, &attributes);
+                    if let Err(what) = view.check_size(attributes.size) {
+                        self.fail(|| format!("client {}: closed #{index}: {what}", self.place));
+                    }
+                }
+                Err(error) => self.excuse(&error),
+            }
+        }
+    }
+
+    async fn change_names(&mut self) {
+        let (from, to) = (self.name(), self.name());
+        let usable = self.with(|private| private.usable(&from) && private.usable(&to));
+        if !usable {
+            // The directories may be missing.
+            return self.directory().await;
+        }
+        let (here, there) = self
+            .with(|private| (private.names.get(&from).copied(), private.names.get(&to).copied()));
+        let (doubt, expected, result): (NameDoubt, Option<Code>, _) = match self.rng.below(4) {
+            0 => {
+                let doubt = vec![(from.clone(), here, None)];
+                let expected = here.is_none().then_some(Code::NotFound);
+                self.begin_names(&doubt, expected);
+                let unlink = self.fs.unlink(&self.who, self.path(&from));
+                (doubt, expected, self.op(|| format!("unlink {from}"), unlink).await)
+            }
+            1 => {
+                let ino = match here {
+                    Some(Node::File(index)) => self.with(|private| private.inos[index]),
+                    _ => None,
+                };
+                let Some(ino) = ino else { return self.directory().await };
+                let doubt = vec![(to.clone(), there, here)];
+                let expected = there.is_some().then_some(Code::Exists);
+                self.begin_names(&doubt, expected);
+                let link = self.fs.link(&self.who, ino, self.path(&to));
+                let link = async { link.await.map(drop) };
+                (doubt, expected, self.op(|| format!("link {from} {to}"), link).await)
+            }
+            kind => {
+                let no_replace = kind == 3;
+                let expected = match (here, there) {
+                    (None, _) => Some(Code::NotFound),
+                    (_, Some(_)) if no_replace => Some(Code::Exists),
+                    _ => None,
+                };
+                // Two names of one file: nothing happens.
+                let doubt = match here == there || from == to {
+                    true => vec![(from.clone(), here, here), (to.clone(), there, there)],
+                    false => vec![(from.clone(), here, None), (to.clone(), there, here)],
+                };
+                self.begin_names(&doubt, expected);
+                let (a, b) = (self.path(&from), self.path(&to));
+                let rename = self.fs.rename(&self.who, a, b, no_replace, false);
+                (doubt, expected, self.op(|| format!("rename {from} {to}"), rename).await)
+            }
+        };
+        self.end_names(&doubt, expected, result);
+    }
+
+    async fn directory(&mut self) {
+        let name = format!("d{}", self.rng.below(2));
+        if !self.with(|private| private.usable(&name)) {
+            return;
+        }
+        let here = self.with(|private| private.names.get(&name).copied());
+        if here.is_none() || self.rng.chance(20) {
+            let doubt = vec![(name.clone(), here, Some(Node::Directory))];
+            let expected = here.is_some().then_some(Code::Exists);
+            self.begin_names(&doubt, expected);
+            let make = self.fs.make_directory(&self.who, self.path(&name), 0o755);
+            let make = async { make.await.map(drop) };
+            let result = self.op(|| format!("mkdir {name}"), make).await;
+            self.end_names(&doubt, expected, result);
+        } else if self.rng.chance(30) {
+            let inside = format!("{name}/");
+            let (full, doubtful) = self.with(|private| {
+                let within = |other: &str| other.starts_with(&inside);
+                let doubtful = private.doubts.iter().flatten().any(|(other, ..)| within(other));
+                (private.names.keys().any(|other| within(other)), doubtful)
+            });
+            if doubtful {
+                return;
+            }
+            let doubt = vec![(name.clone(), here, None)];
+            let expected = full.then_some(Code::NotEmpty);
+            self.begin_names(&doubt, expected);
+            let remove = self.fs.remove_directory(&self.who, self.path(&name));
+            let result = self.op(|| format!("rmdir {name}"), remove).await;
+            self.end_names(&doubt, expected, result);
+        }
+    }
+
+    fn begin_names(&self, doubt: &NameDoubt, expected: Option<Code>) {
+        if expected.is_none() {
+            self.with(|private| private.doubts.push(doubt.clone()));
+        }
+    }
+
+    fn end_names(&self, doubt: &NameDoubt, expected: Option<Code>, result: Result<()>) {
+        match (result, expected) {
+            (Ok(()), None) => self.with(|private| {
+                private.doubts.pop();
+                private.apply(doubt);
+            }),
+            (Ok(()), Some(code)) => {
+                self.unexpected(&format!("{doubt:?} done"), &format!("{code:?}"))
+            }
+            (Err(error), Some(code)) if error.code == code => {}
+            (Err(error), _) => self.excuse(&error),
+        }
+    }
+
+    async fn set_time(&mut self) {
+        let found = self.with(|private| {
+            let mut files = private.names.values().rev().filter_map(|node| match node {
+                Node::File(index) => Some((*index, private.inos[*index]?)),
+                Node::Directory => None,
+            });
+            files.next()
+        });
+        let Some((index, ino)) = found else { return };
+        let time = WallTime(1_000_000_000_000 + self.rng.below(1 << 50) as i64);
+        let changes = Changes { mtime: Some(SetTime::To(time)), ..Changes::default() };
+        self.with(|private| private.files[index].mtime = None);
+        let change = self.fs.change(&self.who, ino, changes);
+        match self.op(|| format!("utimens #{index}"), change).await {
+            Ok(attributes) => {
+                let quiet = self.with(|private| {
+                    let quiet = private.files[index].view().exact();
+                    private.files[index].mtime = quiet.then_some(time);
+                    quiet
+                });
+                if quiet && attributes.mtime != time {
+                    self.unexpected("utimens told another time", "the one set");
+                }
+            }
+            Err(error) => self.excuse(&error),
+        }
+    }
+}
+
+pub(crate) fn show(extents: &[Extent]) -> String {
+    let one = |extent: &Extent| format!("{}+{}", extent.offset, extent.length);
+    extents.iter().map(one).collect::<Vec<_>>().join(" ")
+}
