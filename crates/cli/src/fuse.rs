@@ -1,17 +1,30 @@
 //! Serving a mount, and what was done through it.
 
-use crate::failure::{Outcome, status};
+use crate::failure::{Failure, Outcome, status};
 use crate::pool::Access;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use weir_core::auth::Role;
 use weir_fuse::{MountOptions, Session, Statistics};
 
-/// Serves the mount whose device this is, from a pool.
-pub(crate) fn serve(access: &Access, device: OwnedFd, cache: bool) -> Outcome<Session> {
+/// Serves the mount at `directory`, whose device this is, from a pool.
+pub(crate) fn serve(
+    access: &Access,
+    directory: &Path,
+    device: OwnedFd,
+    cache: bool,
+) -> Outcome<Session> {
     let pool = access.connect(Role::Mount)?;
     let options = MountOptions { caching: cache, ..MountOptions::default() };
-    weir_fuse::serve(pool, device, &options)
-        .map_err(|error| crate::failure::Failure::from(error).with_status(status::UNAVAILABLE))
+    let session = weir_fuse::serve(pool, device, &options)
+        .map_err(|error| Failure::from(error).with_status(status::UNAVAILABLE))?;
+    // Until somebody asks, the kernel thinks that the directory is user 0's. In a user namespace
+    // without such a user it lets nobody write there.
+    directory.metadata().map_err(|error| {
+        Failure::system("look at mount", directory.display(), error)
+            .with_status(status::UNAVAILABLE)
+    })?;
+    Ok(session)
 }
 
 /// What was done through it so far.

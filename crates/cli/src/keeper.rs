@@ -248,7 +248,7 @@ fn take_down(directory: &PoolDirectory) {
 }
 
 /// Asks servers to end that nobody here holds.
-fn shut_down(directory: &PoolDirectory, file: &PoolFile) {
+pub(crate) fn shut_down(directory: &PoolDirectory, file: &PoolFile) {
     let store = directory.secret().and_then(|secret| Store::connect(&Access::new(file, &secret)));
     match store {
         Ok(store) => {

@@ -123,7 +123,7 @@ fn keep(order: Order, channel: Option<&mut Channel>) -> Outcome<u8> {
     let pool = PoolDirectory { path: PathBuf::from(&order.pool) };
     let device = namespace::mount_public(&directory, order.allow_other)?;
     let unmounted = Unmount(&directory);
-    let session = fuse::serve(&order.access, device, order.cache)?;
+    let session = fuse::serve(&order.access, &directory, device, order.cache)?;
     let mounted = Mounted { directory: directory.clone(), process: Process::me()? };
     pool.change(|file| file.mounts.push(mounted.clone()))?;
     if let Some(channel) = channel {
@@ -161,7 +161,10 @@ pub(crate) fn umount(options: &args::Umount) -> Outcome<u8> {
     };
     for pool in PoolDirectory::all()? {
         let Ok(file) = pool.read() else { continue };
-        if let Some(mounted) = file.mounts.iter().find(|mounted| mounted.directory == directory) {
+        // Where hosts share a home, others may have theirs at the same place.
+        let ours =
+            |mounted: &&Mounted| mounted.directory == directory && mounted.process.is_local();
+        if let Some(mounted) = file.mounts.iter().find(ours) {
             end(mounted);
             pool.change(|file| file.mounts.retain(|other| other != mounted))?;
             return Ok(0);

@@ -48,6 +48,12 @@ pub(crate) fn mount_public(directory: &Path, allow_other: bool) -> Outcome<Owned
     })
 }
 
+/// Fails all requests that are under way through a mount, for processes that wait for them cannot
+/// be killed before. Best effort: only root may, and who mounted in his own namespace.
+pub(crate) fn abort(directory: &Path) {
+    let _ = umount2(directory, MntFlags::MNT_FORCE);
+}
+
 /// Takes a mount away; a busy one is detached and ends when its last user does.
 pub(crate) fn unmount(directory: &Path) -> Outcome<()> {
     if umount2(directory, MntFlags::empty()).is_ok()

@@ -139,8 +139,10 @@ impl Job {
                     channel.send(&Word::Mounted)?;
                 }
                 Some(Order::Serve { access, cache }) => {
-                    let device = device.take().ok_or_else(|| Failure::say("serve: not mounted"))?;
-                    self.session = Some(fuse::serve(&access, device, cache)?);
+                    let (Some(device), Some(directory)) = (device.take(), &self.mounted) else {
+                        return Err(Failure::say("serve: not mounted"));
+                    };
+                    self.session = Some(fuse::serve(&access, directory, device, cache)?);
                     channel.send(&Word::Serving)?;
                 }
                 Some(Order::Start { command, variables, group }) => {
@@ -239,6 +241,9 @@ impl Job {
     /// Leaves nothing behind: no process of the program, no mount; no directory either, if nobody
     /// else is there to remove them.
     fn clean(&mut self, abandoned: bool) {
+        if abandoned && let Some(directory) = &self.mounted {
+            namespace::abort(directory);
+        }
         sys::end_children(&BTreeSet::new(), Duration::ZERO);
         self.unmount();
         if abandoned {

@@ -70,6 +70,8 @@ struct Run<'a> {
     job: Option<(Child, Channel)>,
     fleet: Option<Fleet>,
     deaths: Vec<Death>,
+    /// The servers belong to this run's pool, and can to no other any more.
+    formed: bool,
     /// The job was killed: what it had started is ours now.
     bereft: bool,
 }
@@ -101,6 +103,7 @@ impl<'a> Run<'a> {
             job: None,
             fleet: None,
             deaths: Vec::new(),
+            formed: false,
             bereft: false,
         };
         run.directory.write(&run.pool_file)?;
@@ -121,6 +124,7 @@ impl<'a> Run<'a> {
         run.pool_file.processes = fleet.processes();
         run.fleet = Some(fleet);
         crate::pool::form(&run.access(), &name, &options.servers)?;
+        run.formed = true;
         run.directory.write(&run.pool_file)?;
         Ok(run)
     }
@@ -591,6 +595,9 @@ impl Drop for Run<'_> {
         }
         if namespace::is_mounted(&self.mount) && !self.mount.as_os_str().is_empty() {
             let _ = namespace::unmount(&self.mount);
+        }
+        if self.formed && self.pool_file.processes.is_empty() {
+            crate::keeper::shut_down(&self.directory, &self.pool_file);
         }
         self.fleet = None;
         for directory in &self.made {

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use weir_core::wire::control::ServerStatus;
 use weir_fuse::{FileStatistics, Statistics};
 
-/// The report of a run. `docs` of its fields are in the manual page of `weir run`.
+/// The report of a run; as JSON, what `--report` writes.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     pub(super) command: Vec<String>,
