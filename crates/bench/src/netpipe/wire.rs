@@ -179,7 +179,7 @@ pub(super) fn serve(listener: &TcpListener, size: u64) -> io::Result<()> {
 }
 
 fn serve_one(stream: &TcpStream, region: &Region) -> io::Result<()> {
-    stream.set_nodelay(true)?;
+    weir_net::tcp::configure(&stream)?;
     let mut ahead = [0; AHEAD_BYTES];
     let (mut start, mut end) = (0, 0);
     let mut queue = Queue::default();
@@ -277,7 +277,7 @@ impl Wire {
                 let stream = TcpStream::connect(address).map_err(|error| {
                     Error::because(Code::ServerLost, error.to_string()).on("connect to", address)
                 })?;
-                stream.set_nodelay(true).map_err(broken)?;
+                weir_net::tcp::configure(&stream).map_err(broken)?;
                 connections.push(Connection {
                     stream,
                     heads: Vec::new(),
