@@ -272,6 +272,15 @@ fn whoever_is_killed_nothing_is_left() {
                 signal(child.id() as i32, libc::SIGKILL);
             }
         }
+        if victim == "both" {
+            // Orphans that left the program's session are beyond reach when both of those die that
+            // watch over them.
+            for (pid, line) in place.processes() {
+                if line.starts_with("sleep 60") {
+                    signal(pid, libc::SIGKILL);
+                }
+            }
+        }
         let done = finish(child);
         match victim {
             "keep-run" => {
@@ -282,13 +291,6 @@ fn whoever_is_killed_nothing_is_left() {
             _ => assert_eq!(done.status, -1, "{}", done.stderr),
         }
         if victim == "both" {
-            // Its directory is swept by the next run; orphans that left the program's session are
-            // beyond reach when both of those die that watch over them.
-            for (pid, line) in place.processes() {
-                if line.starts_with("sleep 60") {
-                    signal(pid, libc::SIGKILL);
-                }
-            }
             let until = Instant::now() + Duration::from_secs(10);
             while !place.processes().is_empty() {
                 assert!(Instant::now() < until, "{:?}", place.processes());
@@ -445,5 +447,58 @@ fn an_interrupt_before_the_program_starts_leaves_nothing() {
     let done = finish(child);
     assert_eq!(done.status, 128 + libc::SIGINT, "{}", done.stderr);
     assert!(done.stderr.contains("SIGINT"), "{}", done.stderr);
+    place.nothing_left();
+}
+
+/// Found by hand: in a user namespace the kernel let nobody write into the mount before somebody had
+/// looked at it, as it took the directory for user 0's, whom that namespace does not know.
+#[test]
+fn a_user_without_privileges_stays_who_he_is() {
+    let place = Place::new();
+    // Inside, whoever runs this test is user 1234.
+    let become_other = ["--user", "--map-user=1234", "--map-group=1234"];
+    let mut probe = std::process::Command::new("unshare");
+    let possible = probe.args(become_other).arg("true").status().is_ok_and(|done| done.success());
+    assert!(possible, "no user namespaces here: 'weir doctor' says what to do");
+    let script = r#"echo new >"$WEIR_MOUNT/f"; stat -c "%u:%g %n" "$WEIR_MOUNT/f"; id -u"#;
+    let weir = place.command(&words(&["--name", "mine", "--quiet", "--", "sh", "-c", script]));
+    let mut command = std::process::Command::new("unshare");
+    command.args(become_other).arg(weir.get_program()).args(weir.get_args());
+    for (name, value) in weir.get_envs() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+    command.current_dir(place.path("")).stdin(std::process::Stdio::null());
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let done = finish(command.spawn().expect("unshare"));
+    assert_eq!(done.status, 0, "{}", done.stderr);
+    let lines: Vec<&str> = done.stdout.lines().collect();
+    assert!(lines[0].starts_with("1234:1234 ") && lines[0].ends_with("/f"), "{}", done.stdout);
+    assert_eq!(lines[1], "1234");
+    place.nothing_left();
+}
+
+#[test]
+fn a_stopped_server_is_an_error_in_time_and_the_run_ends() {
+    let place = Place::new();
+    let script = r#"
+        dd if=/dev/urandom of="$WEIR_MOUNT/data" bs=1M count=8 2>/dev/null
+        echo x >ready
+        while ! test -e stopped; do sleep 0.01; done
+        cat "$WEIR_MOUNT/data" >/dev/null 2>said && exit 1
+        grep -q "Input/output error" said || exit 2
+        exit 0
+    "#;
+    let mut line = words(&["--", "sh", "-c"]);
+    line.push(script);
+    let child = place.start(&line);
+    wait_for_file(&place.path("ready"));
+    signal(place.servers()[1], libc::SIGSTOP);
+    place.write("stopped", "x");
+    let done = finish(child);
+    assert_eq!(done.status, 74, "{}", done.stderr);
+    assert!(done.stderr.contains("server 1 ("), "{}", done.stderr);
     place.nothing_left();
 }

@@ -422,7 +422,9 @@ impl Shared {
             return;
         }
         let sent = link.flush().and_then(|moved| {
-            if moved > 0 {
+            // Room where there was none is a sign of life; what the kernel's buffer takes, our own
+            // pings among it, is not.
+            if moved > 0 && state.wants_room {
                 state.session.heard(now_ms);
             }
             let wants_room = link.unsent() > 0;
