@@ -360,25 +360,32 @@ impl<R: Rpc> File<R> {
         if seen >= enough || self.shared.layout.stripe_count() == 1 {
             return Ok(seen);
         }
+        Ok(self.survey().await?.max(seen))
+    }
+
+    /// Asks all columns for the file's size.
+    async fn survey(&self) -> Result<u64> {
         let (capability, epoch) = {
             let state = self.lock();
             (state.capability.clone(), state.epoch)
         };
         let shared = &self.shared;
         let survey = shared.fs.survey(&shared.layout, &capability, shared.ino, epoch).await?;
-        Ok(survey.size.max(seen))
+        if survey.epoch <= epoch {
+            return Ok(survey.size);
+        }
+        // Somebody truncated the file, or is about to: the metadata service knows.
+        let request = MetaRequest::Attributes { ino: shared.ino };
+        let attributes = shared.fs.found(&shared.who, shared.ino, request).await?;
+        let mut state = self.lock();
+        state.epoch = state.epoch.max(attributes.data_epoch);
+        Ok(attributes.size)
     }
 
     /// The file's size now.
     pub async fn size(&self) -> Result<u64> {
         self.fresh_capability().await?;
-        let (capability, epoch) = {
-            let state = self.lock();
-            (state.capability.clone(), state.epoch)
-        };
-        let shared = &self.shared;
-        let survey = shared.fs.survey(&shared.layout, &capability, shared.ino, epoch).await;
-        survey.map(|survey| survey.size).map_err(|error| error.on("stat", &shared.name))
+        self.survey().await.map_err(|error| error.on("stat", &self.shared.name))
     }
 
     /// Appends: the place is reserved first, so that no two appends overlap; the bytes are visible

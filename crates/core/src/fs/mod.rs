@@ -110,6 +110,8 @@ pub struct PoolUsage {
 /// Files to free, with leave to do so.
 type Garbage = (Vec<Reap>, ReapOrder);
 
+/// Times that the targets are asked anew because a truncation came between their answers.
+const SURVEYS_MAX: usize = 8;
 /// Orders to free objects that may wait to be sent in one go.
 const GARBAGE_ORDERS_MAX: usize = 64;
 
@@ -759,28 +761,37 @@ impl<R: Rpc> Fs<R> {
 
     /// Makes size and times true: where the metadata service does not know them, the targets do.
     async fn resolve(&self, who: &Credentials, record: Record) -> Result<Attributes> {
-        let mut attributes = record.attributes;
-        let Some(unsettled) = record.unsettled else {
+        let mut record = record;
+        for tries_left in (0..SURVEYS_MAX).rev() {
+            let mut attributes = record.attributes;
+            let Some(unsettled) = record.unsettled else {
+                return Ok(attributes);
+            };
+            let Unsettled { version, settles, layout, capability, truncation } = *unsettled;
+            let capability = Arc::new(capability);
+            let ino = attributes.ino;
+            if let Some(pending) = truncation {
+                self.carry_out(who, ino, pending, &layout, &capability).await?;
+            }
+            let seen = self.survey(&layout, &capability, ino, attributes.data_epoch).await?;
+            if seen.epoch > attributes.data_epoch && tries_left > 0 {
+                // A truncation came between: some columns may have been asked before, others after.
+                record = self.record(who, ino, MetaRequest::Attributes { ino }).await?;
+                continue;
+            }
+            attributes.size = seen.size;
+            attributes.allocated = seen.allocated;
+            if seen.mtime > WallTime(0) {
+                attributes.mtime = seen.mtime;
+                attributes.ctime = attributes.ctime.max(seen.mtime);
+            }
+            if settles {
+                let settlement = Settlement { version, size: seen.size, mtime: seen.mtime };
+                self.done(who, ino, MetaRequest::Settle { ino, settlement }).await?;
+            }
             return Ok(attributes);
-        };
-        let Unsettled { version, settles, layout, capability, truncation } = *unsettled;
-        let capability = Arc::new(capability);
-        let ino = attributes.ino;
-        if let Some(pending) = truncation {
-            self.carry_out(who, ino, pending, &layout, &capability).await?;
         }
-        let seen = self.survey(&layout, &capability, ino, attributes.data_epoch).await?;
-        attributes.size = seen.size;
-        attributes.allocated = seen.allocated;
-        if seen.mtime > WallTime(0) {
-            attributes.mtime = seen.mtime;
-            attributes.ctime = attributes.ctime.max(seen.mtime);
-        }
-        if settles {
-            let settlement = Settlement { version, size: seen.size, mtime: seen.mtime };
-            self.done(who, ino, MetaRequest::Settle { ino, settlement }).await?;
-        }
-        Ok(attributes)
+        Err(Error::because(Code::Internal, "no survey was made"))
     }
 
     /// Asks all columns for the file's size and time of last write.
@@ -795,6 +806,7 @@ impl<R: Rpc> Fs<R> {
             self.on_columns(layout, capability, |_| TargetRequest::Witness { ino }).await?;
         let mut survey = Survey::default();
         for (column, (witness, allocated)) in witnesses.into_iter().enumerate() {
+            survey.epoch = survey.epoch.max(witness.epoch);
             survey.size = survey.size.max(layout.file_size_seen(column, witness.size));
             survey.allocated += allocated;
             if witness.epoch >= data_epoch {
@@ -827,4 +839,6 @@ struct Survey {
     size: u64,
     allocated: u64,
     mtime: WallTime,
+    /// Newest data epoch that a target has heard of.
+    epoch: u32,
 }
