@@ -13,7 +13,7 @@ use weir_core::wire::{HEADER_BYTES, Header};
 /// What is received ahead, not knowing yet what it is. Small payloads arrive with their head in
 /// one system call and are copied out of here; of a large payload at most this much is copied, and
 /// the rest received straight into its place.
-const AHEAD_BYTES: usize = 8 * 1024;
+const AHEAD_BYTES: usize = 4 * 1024 + 512;
 /// What one call of [`TcpLink::receive`] takes before others get their turn: bytes.
 const FAIR_SHARE_BYTES: usize = 4 * 1024 * 1024;
 /// Pieces of memory named in one system call.

@@ -179,7 +179,7 @@ pub(super) fn serve(listener: &TcpListener, size: u64) -> io::Result<()> {
 }
 
 fn serve_one(stream: &TcpStream, region: &Region) -> io::Result<()> {
-    weir_net::tcp::configure(&stream)?;
+    weir_net::tcp::configure(stream)?;
     let mut ahead = [0; AHEAD_BYTES];
     let (mut start, mut end) = (0, 0);
     let mut queue = Queue::default();
