@@ -55,6 +55,8 @@ pub(crate) enum Command {
     Df(Df),
     /// Show or set how files are striped
     Layout(Layout),
+    /// Measure a pool beside what the machine itself can do
+    Bench(Bench),
     /// Say what this machine lacks, and what to do about it
     Doctor(Doctor),
     /// Write the man pages
@@ -475,6 +477,19 @@ pub(crate) struct Layout {
 
     #[command(flatten)]
     pub(crate) which: Which,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  weir bench netpipe --quick")]
+pub(crate) struct Bench {
+    #[command(subcommand)]
+    pub(crate) command: Benchmark,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Benchmark {
+    /// Transfer rates and latency by size, beside those of the bare wire
+    Netpipe(Box<weir_bench::netpipe::Arguments>),
 }
 
 #[derive(Args, Debug)]

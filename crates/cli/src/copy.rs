@@ -5,7 +5,7 @@ use crate::args;
 use crate::failure::{Failure, Outcome, plain, print, status, tell};
 use crate::pool::{self, Access, Store, path_in_pool};
 use crate::progress::Progress;
-use crate::size::show;
+use crate::size::{show, show_count};
 use crate::sys::{self, Signals};
 use nix::sys::signal::Signal;
 use std::collections::VecDeque;
@@ -69,8 +69,8 @@ impl Done {
         match self.failures.len() {
             0 => Ok(()),
             count => Err(Failure::say(format!(
-                "{what}: {count} not copied, {} files copied and checked",
-                self.files
+                "{what}: {count} not copied, {} copied and checked",
+                show_count(self.files, "file")
             ))),
         }
     }
@@ -726,8 +726,8 @@ pub(crate) fn cp(options: &args::Cp) -> Outcome<u8> {
         print(format_args!("{json}\n"))?;
     } else if seconds > 2.0 {
         tell(format_args!(
-            "copied {} files, {} in {seconds:.1} s, {}",
-            done.files,
+            "copied {}, {} in {seconds:.1} s, {}",
+            show_count(done.files, "file"),
             show(done.bytes),
             crate::size::show_rate(done.bytes, seconds)
         ));

@@ -19,7 +19,7 @@ mod size;
 mod state;
 mod sys;
 
-use args::{Cli, Command};
+use args::{Benchmark, Cli, Command};
 use clap::Parser;
 use failure::{Outcome, status, tell};
 use std::process::ExitCode;
@@ -67,6 +67,12 @@ fn dispatch(command: Command) -> Outcome<u8> {
         Command::Stat(options) => inspect::stat(&options),
         Command::Df(options) => inspect::df(&options),
         Command::Layout(options) => inspect::layout(&options),
+        Command::Bench(options) => match options.command {
+            Benchmark::Netpipe(arguments) => {
+                weir_bench::netpipe::run(&arguments)?;
+                Ok(0)
+            }
+        },
         Command::Doctor(options) => doctor::doctor(&options),
         Command::Man(options) => manual::man(&options),
         Command::Completions(options) => manual::completions(&options),

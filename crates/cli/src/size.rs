@@ -62,6 +62,11 @@ pub(crate) fn show(bytes: u64) -> String {
     }
 }
 
+/// `1 file`, `2 files`.
+pub(crate) fn show_count(count: u64, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
 /// Bytes a second, for people; a dash where no time passed.
 pub(crate) fn show_rate(bytes: u64, seconds: f64) -> String {
     if bytes == 0 || seconds <= 0.0 {
@@ -124,5 +129,6 @@ mod tests {
         assert_eq!(show(47 << 20), "47 MiB");
         assert_eq!(show_rate(1 << 30, 0.5), "2 GiB/s");
         assert_eq!(show_rate(1, 0.0), "-");
+        assert_eq!((&*show_count(1, "file"), &*show_count(0, "file")), ("1 file", "0 files"));
     }
 }

@@ -357,3 +357,26 @@ fn manual_pages_and_completions_are_written() {
         assert!(place.good(&["completions", shell]).contains("stage-in"), "{shell}");
     }
 }
+
+#[test]
+fn the_benchmark_is_a_command() {
+    let place = Place::new();
+    let json = place.json(&[
+        "bench",
+        "netpipe",
+        "--sizes",
+        "64K",
+        "--modes",
+        "read",
+        "--seconds",
+        "0.01",
+        "--file-size",
+        "16M",
+        "--memory",
+        "64M",
+        "--json",
+        "-",
+    ]);
+    assert!(json.is_object(), "{json}");
+    place.nothing_left();
+}

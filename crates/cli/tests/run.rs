@@ -52,7 +52,7 @@ fn the_program_finds_an_empty_directory_that_nobody_else_sees() {
     let here = place.path("").canonicalize().expect("there");
     assert_eq!(wait_for_file(&place.path("here")).trim(), here.to_str().expect("utf-8"));
     assert!(
-        done.stderr.contains("1 files, 6 B, vanish with the pool: /sub/file (6 B)"),
+        done.stderr.contains("1 file, 6 B, will vanish with the pool: /sub/file (6 B)"),
         "{}",
         done.stderr
     );

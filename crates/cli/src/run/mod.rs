@@ -15,7 +15,7 @@ use crate::failure::{Failure, Outcome, plain, status, tell};
 use crate::namespace::{self, Way};
 use crate::pool::{Access, Store};
 use crate::servers::{Death, Fleet};
-use crate::size::show;
+use crate::size::{show, show_count};
 use crate::state::{self, PoolDirectory, PoolFile};
 use crate::sys::{self, Process, Signals};
 use job::{Ended, Order, Word};
@@ -266,7 +266,11 @@ impl<'a> Run<'a> {
         )?;
         interruption()?;
         done.check("stage in")?;
-        self.note(format_args!("staged in {} files, {}", done.files, show(done.bytes)));
+        self.note(format_args!(
+            "staged in {}, {}",
+            show_count(done.files, "file"),
+            show(done.bytes)
+        ));
         Ok(())
     }
 
@@ -496,7 +500,11 @@ impl<'a> Run<'a> {
         )
         .and_then(|done| done.check("stage out").map(|()| done))
         .inspect_err(|_| saved.clear())?;
-        self.note(format_args!("staged out {} files, {}", done.files, show(done.bytes)));
+        self.note(format_args!(
+            "staged out {}, {}",
+            show_count(done.files, "file"),
+            show(done.bytes)
+        ));
         Ok(())
     }
 
@@ -515,8 +523,8 @@ impl<'a> Run<'a> {
             &copy::Options { recursive: true, title: "keep", ..Default::default() },
         )?;
         tell(format_args!(
-            "kept {} files, {}, in {}",
-            done.files,
+            "kept {}, {}, in {}",
+            show_count(done.files, "file"),
             show(done.bytes),
             directory.display()
         ));
@@ -536,8 +544,8 @@ impl<'a> Run<'a> {
                     .collect();
                 let more = if vanished.files as usize > biggest.len() { ", ..." } else { "" };
                 tell(format_args!(
-                    "{} files, {}, vanish with the pool: {}{more}",
-                    vanished.files,
+                    "{}, {}, will vanish with the pool: {}{more}",
+                    show_count(vanished.files, "file"),
                     show(vanished.bytes),
                     biggest.join(", ")
                 ));

@@ -2,7 +2,7 @@
 
 use super::job::Ended;
 use crate::servers::Death;
-use crate::size::{show, show_rate};
+use crate::size::{show, show_count, show_rate};
 use serde::Serialize;
 use std::fmt::Write;
 use weir_core::wire::control::ServerStatus;
@@ -261,7 +261,11 @@ impl Report {
             );
         }
         if self.files.len() > shown {
-            let _ = writeln!(line, "  and {} files more", self.files.len() - shown);
+            let _ = writeln!(
+                line,
+                "  and {} more",
+                show_count((self.files.len() - shown) as u64, "file")
+            );
         }
         text
     }
@@ -305,7 +309,7 @@ mod tests {
         assert_eq!(report.mount.rate_with_open_close, 505.0);
         let text = report.text(1);
         assert!(text.contains("job ended with status 3 after 2.00 s"), "{text}");
-        assert!(text.contains("and 1 files more"), "{text}");
+        assert!(text.contains("and 1 file more"), "{text}");
         let json = serde_json::to_value(&report).expect("serialises");
         assert_eq!(json["servers"][1]["bytes_read"], 410);
         assert_eq!(json["exit_status"], 3);
