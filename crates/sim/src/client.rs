@@ -192,9 +192,13 @@ impl World {
 
     /// A process that was stopped goes on.
     pub(crate) fn client_catch_up(&mut self, client: usize) {
+        let now_ms = self.now_ms();
         for server in 0..self.clients[client].streams.len() {
             for stream in 0..self.clients[client].streams[server].len() {
-                self.clients[client].streams[server][stream].deadline_us = None;
+                let ours = &mut self.clients[client].streams[server][stream];
+                ours.deadline_us = None;
+                // Silence counts only while somebody listens.
+                ours.session.heard(now_ms);
                 self.client_tick(client, server, stream);
                 self.client_transmit(client, server, stream);
             }
@@ -225,7 +229,6 @@ impl World {
     }
 
     fn client_transmit(&mut self, client: usize, server: usize, stream: usize) {
-        let now_ms = self.now_ms();
         let ours = &mut self.clients[client].streams[server][stream];
         if let Some(id) = ours.connection
             && !ours.connecting
@@ -238,9 +241,8 @@ impl World {
             for frame in frames {
                 self.send(id, 0, frame);
             }
-            if self.pump(id, 0) {
-                self.clients[client].streams[server][stream].session.heard(now_ms);
-            }
+            // What the kernel's buffer takes, pings among it, is no sign of life.
+            self.pump(id, 0);
         }
         self.client_schedule(client, server, stream);
     }

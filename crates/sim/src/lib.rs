@@ -14,6 +14,8 @@ mod net;
 mod planted;
 mod rng;
 mod run;
+#[cfg(test)]
+mod scenes;
 mod server;
 mod shared;
 mod sim;

@@ -384,7 +384,7 @@ impl History {
             let us = if long {
                 rng.between(silence_us / 2, 3 * silence_us)
             } else {
-                rng.below(silence_us / 3)
+                rng.below(silence_us / 8)
             };
             let begin_us = rng.below(horizon_us);
             let server = rng.below(self.servers as u64) as usize;

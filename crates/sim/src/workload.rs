@@ -48,7 +48,9 @@ impl Mix {
     }
 
     fn excuses(self, code: Code) -> bool {
-        let rough = matches!(code, Code::ServerLost | Code::SessionLapsed | Code::BadHandle);
+        // Busy: clients that are stopped in mid-payload hold the last free memory.
+        let rough =
+            matches!(code, Code::ServerLost | Code::SessionLapsed | Code::BadHandle | Code::Busy);
         let wreck = matches!(code, Code::Lost | Code::NotFormed);
         match self {
             Mix::Calm | Mix::Gentle => false,

@@ -25,6 +25,8 @@ pub(crate) enum Event {
     Arrive { connection: u64, direction: usize, segment: Segment },
     /// A segment has passed the receiver's link.
     Deliver { connection: u64, direction: usize, segment: Segment },
+    /// A partition is over for a connection.
+    Release { connection: u64 },
     /// A client knocks.
     Knock { connection: u64 },
     /// A server has let it in, or not.
@@ -275,6 +277,7 @@ impl World {
             Event::Deliver { connection, direction, segment } => {
                 self.deliver(connection, direction, segment);
             }
+            Event::Release { connection } => self.release(connection),
             Event::Knock { connection } => self.knock(connection),
             Event::Knocked { connection, accepted } => self.knocked(connection, accepted),
             Event::Broken { connection, at_client } => self.broken(connection, at_client),
@@ -333,7 +336,7 @@ impl World {
         let server = connection.server;
         if self.apart(id) || self.servers[server].host_down {
             // The kernel knocks again.
-            self.at(self.now_us + 500_000, Event::Knock { connection: id });
+            self.at(self.now_us + 200_000, Event::Knock { connection: id });
             return;
         }
         let accepted = self.servers[server].alive;
@@ -352,7 +355,7 @@ impl World {
 
     fn knocked(&mut self, id: u64, accepted: bool) {
         if self.apart(id) {
-            self.at(self.now_us + 500_000, Event::Knocked { connection: id, accepted });
+            self.at(self.now_us + 200_000, Event::Knocked { connection: id, accepted });
             return;
         }
         let Some(connection) = self.connections.get(&id) else { return };
@@ -581,15 +584,20 @@ impl World {
             host.island = 0;
         }
         for id in self.sorted(|c| c.streams.iter().any(|stream| !stream.held.is_empty())) {
-            for direction in 0..2 {
-                let delay = self.delay() + self.rng.below(200_000);
-                let Some(connection) = self.connections.get_mut(&id) else { continue };
-                let stream = &mut connection.streams[direction];
-                let at_us = stream.last_arrival_us.max(self.now_us) + delay;
-                stream.last_arrival_us = at_us;
-                for segment in std::mem::take(&mut stream.held) {
-                    self.at(at_us, Event::Arrive { connection: id, direction, segment });
-                }
+            let delay = self.delay() + self.rng.below(200_000);
+            self.at(self.now_us + delay, Event::Release { connection: id });
+        }
+    }
+
+    /// What a partition held up goes on, in order; until then, what comes later waits behind it.
+    fn release(&mut self, id: u64) {
+        if self.apart(id) {
+            return;
+        }
+        for direction in 0..2 {
+            let Some(connection) = self.connections.get_mut(&id) else { return };
+            for segment in std::mem::take(&mut connection.streams[direction].held) {
+                self.arrive(id, direction, segment);
             }
         }
     }
