@@ -299,7 +299,9 @@ impl Arguments {
             let wire = wire::Wire::connect(&addresses, self.connections, layout, transfer_size)?;
             add("tcp".to_owned(), Box::new(Tethered { wire, _servers: children }));
         }
-        for directory in &self.posix {
+        for (index, directory) in self.posix.iter().enumerate() {
+            // A mount may show the very pool that is measured natively.
+            let name = format!("{name}-posix{index}");
             let file = PosixFile::make(directory, &name, self.direct)?;
             add(format!("posix:{}", directory.display()), Box::new(file));
         }
