@@ -68,7 +68,7 @@ impl Default for Timing {
             reconnect_ms: 100,
             lease_ms: 60_000,
             renew_ms: 10_000,
-            capability_ms: 3_600_000,
+            capability_ms: 300_000,
             busy_retry_ms: 5,
             busy_ms_max: 60_000,
         }

@@ -87,8 +87,8 @@ codes! {
     Busy = 26, 11, "server is busy";
     /// ESTALE: the client's lease lapsed and its session is gone.
     SessionLapsed = 27, 116, "session lapsed: this client was silent for longer than its lease";
-    /// ENXIO: server is not part of a pool yet.
-    NotFormed = 28, 6, "server is not part of a pool yet";
+    /// EIO: server is not part of a pool yet.
+    NotFormed = 28, 5, "server is not part of a pool yet";
     /// EIO: a bug.
     Internal = 29, 5, "internal error";
     /// ETIMEDOUT.

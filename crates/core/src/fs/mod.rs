@@ -71,13 +71,15 @@ pub trait Rpc: Send + Sync + 'static {
 pub struct FsOptions {
     /// Times of the protocol.
     pub timing: Timing,
-    /// Bytes of a contiguous read or write that go into one request.
+    /// Bytes of a contiguous read or write that go into one request. Large ones are cut, so that one
+    /// end copies while the other does: with client and server on two cores 1 MiB went at 3473/3633
+    /// MiB/s (write/read) in requests of 256 KiB and at 1136/1649 in one; on one core alike.
     pub transfer_size: usize,
 }
 
 impl Default for FsOptions {
     fn default() -> FsOptions {
-        FsOptions { timing: Timing::default(), transfer_size: 1 << 20 }
+        FsOptions { timing: Timing::default(), transfer_size: 256 << 10 }
     }
 }
 
