@@ -4,5 +4,6 @@
 pub mod meta;
 mod peer;
 pub mod storage;
+mod stream;
 
 pub use peer::{Action, Outgoing, Peer, Receiving, Service, ServiceOptions, Usage};

@@ -1,16 +1,14 @@
-//! A server as its connections see it: the handshake, slots with kept answers (so that each request
-//! happens once), capabilities, and the way to targets and metadata. Nothing is served before the
+//! A server as its connections see it: the handshake, capabilities, and the way to targets and
+//! metadata. Nothing is served before the
 //! secret is proved.
 
 use super::meta::{MetaService, MetaStore};
 use super::storage::{Memory, ReadTicket, Target, WriteTicket};
+use super::stream::{Admission, Stream};
 use crate::auth::{
     Capability, CapabilityKey, ConnectionKey, Rights, Role, Secret, Transcript, mac_equal,
 };
-use crate::config::{
-    CAPABILITIES_PER_CONNECTION_MAX, KEPT_REPLY_BYTES_MAX, SESSIONS_MAX, SLOTS_PER_STREAM_MAX,
-    Timing,
-};
+use crate::config::{CAPABILITIES_PER_CONNECTION_MAX, SESSIONS_MAX, Timing};
 use crate::error::{Code, Error, Result};
 use crate::layout::Member;
 use crate::types::{ClientId, Credentials, Incarnation, Ino, Now, ServerIndex};
@@ -133,45 +131,17 @@ pub struct Service {
     unformed: Mutex<Option<Unformed>>,
     target_memory: Vec<(Incarnation, u64)>,
     formed: OnceLock<Formed>,
-    sessions: Mutex<Sessions>,
+    streams: Mutex<Streams>,
     counters: Counters,
     shutdown: std::sync::atomic::AtomicBool,
 }
 
 /// By client and stream.
-type Sessions = BTreeMap<(ClientId, u16), Arc<Mutex<Session>>>;
+type Streams = BTreeMap<(ClientId, u16), Arc<Stream>>;
 
 struct Unformed {
     memory: Vec<(Incarnation, Box<dyn Memory>)>,
     store: Box<dyn MetaStore>,
-}
-
-/// What a server keeps of one stream of one client.
-struct Session {
-    /// The connection that speaks for it now; earlier ones are fenced off.
-    connection: u64,
-    connected: bool,
-    heard_ms: u64,
-    slots: Vec<Slot>,
-}
-
-#[derive(Clone, Default)]
-struct Slot {
-    sequence: u32,
-    state: SlotState,
-}
-
-#[derive(Clone, Default, PartialEq)]
-enum SlotState {
-    /// Nothing under way; what had that number can be carried out again, or never came.
-    #[default]
-    Open,
-    /// Its payload is being received: rolled back if the connection breaks.
-    Receiving,
-    /// Being carried out.
-    Executing,
-    /// Carried out; the answer's frame.
-    Kept(Vec<u8>),
 }
 
 /// One connection's state.
@@ -198,18 +168,12 @@ struct Known {
     stream: u16,
     role: Role,
     key: ConnectionKey,
-    session: Arc<Mutex<Session>>,
+    session: Arc<Stream>,
 }
 
 /// A poisoned lock means that a bug panicked in the middle of a change: nothing to go on with.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-enum Admission {
-    Run,
-    Answer(Outgoing),
-    Refuse(Error),
 }
 
 impl Service {
@@ -230,7 +194,7 @@ impl Service {
             unformed: Mutex::new(Some(Unformed { memory: options.memory, store: options.store })),
             target_memory,
             formed: OnceLock::new(),
-            sessions: Mutex::default(),
+            streams: Mutex::default(),
             counters: Counters::default(),
             shutdown: false.into(),
         })
@@ -246,12 +210,7 @@ impl Service {
     /// A connection has ended.
     pub fn closed(&self, now: Now, peer: &mut Peer) {
         if let PeerState::Known(known) = std::mem::replace(&mut peer.state, PeerState::Closed) {
-            let mut session = lock(&known.session);
-            if session.connection == peer.number {
-                session.connected = false;
-                session.heard_ms = now.mono_ms;
-                session.roll_back();
-            }
+            known.session.leave(peer.number, now);
         }
         self.counters.connections.fetch_sub(1, Relaxed);
     }
@@ -266,10 +225,8 @@ impl Service {
     /// # Errors
     /// If the metadata store fails; what was not done is done by a later call.
     pub async fn expire(&self, now: Now) -> Result<()> {
-        let lapsed = |session: &Session| {
-            !session.connected && now.mono_ms > session.heard_ms + self.timing.lease_ms
-        };
-        lock(&self.sessions).retain(|_, session| !lapsed(&lock(session)));
+        let lease_ms = self.timing.lease_ms;
+        lock(&self.streams).retain(|_, stream| !stream.lapsed(now, lease_ms));
         match self.formed.get().and_then(|formed| formed.meta.as_ref()) {
             Some(meta) => meta.expire(now).await,
             None => Ok(()),
@@ -327,7 +284,7 @@ impl Service {
                 self.prove(now, peer, &transcript, &wire::decode(body)?)
             }
             (PeerState::Known(known), _) => {
-                self.fence(peer.number, known, now)?;
+                known.session.fence(peer.number)?;
                 self.known_frame(now, peer, header, body)
             }
             _ => Err(Error::because(
@@ -335,16 +292,6 @@ impl Service {
                 format!("{:?} before the secret was proved", header.kind),
             )),
         }
-    }
-
-    /// Refuses a connection that a newer one of the same stream has replaced.
-    fn fence(&self, number: u64, known: &Known, now: Now) -> Result<()> {
-        let mut session = lock(&known.session);
-        if session.connection != number {
-            return Err(wire::protocol("a newer connection has replaced this one"));
-        }
-        session.heard_ms = now.mono_ms;
-        Ok(())
     }
 
     fn prove(
@@ -362,40 +309,25 @@ impl Service {
                 "the pool's secret was not proved: wrong secret file",
             ));
         }
-        let (session, known_before) = {
-            let mut sessions = lock(&self.sessions);
+        let (session, resumed) = {
+            let mut streams = lock(&self.streams);
             let key = (transcript.client, transcript.stream);
-            if sessions.len() >= SESSIONS_MAX && !sessions.contains_key(&key) {
+            let resumed = streams.contains_key(&key);
+            if streams.len() >= SESSIONS_MAX && !resumed {
                 count(&self.counters.busy);
                 let cause = format!("{SESSIONS_MAX} client sessions already");
                 return Err(Error::because(Code::Busy, cause));
             }
-            let known_before = sessions.contains_key(&key);
-            let session = sessions.entry(key).or_insert_with(|| {
-                Arc::new(Mutex::new(Session {
-                    connection: 0,
-                    connected: false,
-                    heard_ms: 0,
-                    slots: Vec::new(),
-                }))
-            });
-            (session.clone(), known_before)
+            (streams.entry(key).or_default().clone(), resumed)
         };
-        let sequences = {
-            let mut session = lock(&session);
-            session.roll_back();
-            session.connection = peer.number;
-            session.connected = true;
-            session.heard_ms = now.mono_ms;
-            session.slots.iter().map(|slot| slot.sequence).collect()
-        };
+        let sequences = session.take_over(peer.number, now);
         if let Some(meta) = self.formed.get().and_then(|formed| formed.meta.as_ref()) {
             meta.client_heard(transcript.client, now);
         }
         let welcome = Welcome {
             mac: secret.server_proof(transcript),
             server: self.incarnation,
-            resumed: known_before,
+            resumed,
             sequences,
             lease_ms: self.timing.lease_ms,
         };
@@ -418,10 +350,8 @@ impl Service {
     ) -> Result<Action> {
         match header.kind {
             Kind::Ping => {
-                if let (Some(meta), PeerState::Known(known)) =
-                    (self.formed.get().and_then(|formed| formed.meta.as_ref()), &peer.state)
-                {
-                    meta.client_heard(known.client, now);
+                if let Some(meta) = self.formed.get().and_then(|formed| formed.meta.as_ref()) {
+                    meta.client_heard(peer.known()?.client, now);
                 }
                 Ok(send(Header::plain(Kind::Pong, 0).encode().to_vec()))
             }
@@ -450,9 +380,7 @@ impl Service {
             }
             Kind::Meta => {
                 let call: MetaCall = wire::decode(body)?;
-                let PeerState::Known(known) = &peer.state else {
-                    return Err(Error::new(Code::Internal));
-                };
+                let known = peer.known()?;
                 let (client, role) = (known.client, known.role);
                 count(&self.counters.metadata_requests);
                 let once = !call.request.repeatable();
@@ -463,10 +391,7 @@ impl Service {
             Kind::Control => {
                 let request: ControlRequest = wire::decode(body)?;
                 let once = matches!(request, ControlRequest::Form(_));
-                let PeerState::Known(known) = &peer.state else {
-                    return Err(Error::new(Code::Internal));
-                };
-                let key = known.key.clone();
+                let key = peer.known()?.key.clone();
                 self.later(peer, header, once, move |service| async move {
                     Ok(wire::encode(&service.control(now, &key, request).await?))
                 })
@@ -475,79 +400,20 @@ impl Service {
         }
     }
 
-    /// Admits a request to its slot: new ones run, repeated ones get their first answer.
-    fn admit(&self, peer: &Peer, header: Header, receiving: bool) -> Result<Admission> {
-        let PeerState::Known(known) = &peer.state else {
-            return Err(Error::new(Code::Internal));
-        };
-        let index = usize::from(header.slot);
-        if index >= SLOTS_PER_STREAM_MAX {
-            return Err(wire::protocol(format!("slot {index} of {SLOTS_PER_STREAM_MAX}")));
-        }
-        let mut session = lock(&known.session);
-        if session.slots.len() <= index {
-            session.slots.resize_with(index + 1, Slot::default);
-        }
-        let slot = &mut session.slots[index];
-        // A slot that this server has never seen may start anywhere: the client's other streams and
-        // earlier lives of the session may have counted it up.
-        let fresh = slot.sequence == 0 && slot.state == SlotState::Open;
-        let next = header.sequence == slot.sequence.wrapping_add(1);
-        let again = header.sequence == slot.sequence;
-        match &slot.state {
-            SlotState::Kept(frame) if again => {
+    /// Admits a request to its slot: a new one is to be carried out (none); a repeated one gets its
+    /// first answer.
+    fn admit(&self, peer: &Peer, header: Header, receiving: bool) -> Result<Option<Outgoing>> {
+        match peer.known()?.session.admit(peer.number, header, receiving) {
+            Ok(Admission::Run) => Ok(None),
+            Ok(Admission::Repeat(frame)) => {
                 count(&self.counters.repeats);
-                return Ok(Admission::Answer(Outgoing::plain(frame.clone())));
+                Ok(Some(Outgoing::plain(frame)))
             }
-            // The first try is still under way on behalf of the connection before this one. Its
-            // answer will be kept; the client comes back for it.
-            SlotState::Executing if again => {
-                count(&self.counters.busy);
-                return Ok(Admission::Refuse(Error::because(
-                    Code::Busy,
-                    "the request's first try is still being carried out",
-                )));
-            }
-            SlotState::Open if again || next || fresh => {}
-            _ if next => {}
-            _ => {
-                return Err(wire::protocol(format!(
-                    "slot {index}: sequence {} after {}",
-                    header.sequence, slot.sequence
-                )));
+            Err(error) => {
+                self.count_failure::<()>(&Err(error.clone()));
+                Err(error)
             }
         }
-        slot.sequence = header.sequence;
-        slot.state = if receiving { SlotState::Receiving } else { SlotState::Executing };
-        Ok(Admission::Run)
-    }
-
-    /// Marks a request as carried out; keeps its answer if it must happen once.
-    fn settle(
-        session: &Mutex<Session>,
-        header: Header,
-        once: bool,
-        result: Result<Vec<u8>>,
-        payload_length: usize,
-    ) -> Vec<u8> {
-        let answer = Header {
-            kind: if result.is_ok() { Kind::Reply } else { Kind::Failure },
-            payload_length: payload_length as u32,
-            ..header
-        };
-        let body = result.unwrap_or_else(|error| wire::encode_failure(&error));
-        let frame = wire::frame(answer, &body);
-        let mut session = lock(session);
-        if let Some(slot) = session.slots.get_mut(usize::from(header.slot))
-            && slot.sequence == header.sequence
-        {
-            slot.state = if once && frame.len() <= KEPT_REPLY_BYTES_MAX {
-                SlotState::Kept(frame.clone())
-            } else {
-                SlotState::Open
-            };
-        }
-        frame
     }
 
     /// Runs a request that needs no waiting and has no payload.
@@ -558,17 +424,12 @@ impl Service {
         once: bool,
         work: impl FnOnce(&Arc<Self>, &mut Peer) -> Result<Vec<u8>>,
     ) -> Result<Action> {
-        match self.admit(peer, header, false)? {
-            Admission::Run => {}
-            Admission::Answer(outgoing) => return Ok(Action::Send(outgoing)),
-            Admission::Refuse(error) => return Err(error),
+        if let Some(repeated) = self.admit(peer, header, false)? {
+            return Ok(Action::Send(repeated));
         }
         let result = work(self, peer);
         self.count_failure(&result);
-        let PeerState::Known(known) = &peer.state else {
-            return Err(Error::new(Code::Internal));
-        };
-        Ok(send(Self::settle(&known.session, header, once, result, 0)))
+        Ok(send(peer.known()?.session.settle(header, once, result, 0)))
     }
 
     fn count_failure<T>(&self, result: &Result<T>) {
@@ -588,19 +449,14 @@ impl Service {
         body: &[u8],
     ) -> Result<Action> {
         let io = Io::decode(body)?;
-        match self.admit(peer, header, false)? {
-            Admission::Run => {}
-            Admission::Answer(outgoing) => return Ok(Action::Send(outgoing)),
-            Admission::Refuse(error) => return Err(error),
+        if let Some(repeated) = self.admit(peer, header, false)? {
+            return Ok(Action::Send(repeated));
         }
         let ticket = self.target(io.member).and_then(|target| {
             peer.check(now, io.ino, Rights::READ, io.generation)?;
             target.read(&io)
         });
         self.count_failure(&ticket);
-        let PeerState::Known(known) = &peer.state else {
-            return Err(Error::new(Code::Internal));
-        };
         let (result, payload) = match ticket {
             Ok(ticket) => {
                 count(&self.counters.reads);
@@ -610,7 +466,7 @@ impl Service {
             Err(error) => (Err(error), None),
         };
         let length = payload.as_ref().map_or(0, |ticket| ticket.length());
-        let head = Self::settle(&known.session, header, false, result, length);
+        let head = peer.known()?.session.settle(header, false, result, length);
         Ok(Action::Send(Outgoing { head, payload: payload.filter(|_| length > 0) }))
     }
 
@@ -625,10 +481,8 @@ impl Service {
         if io.runs.length() != header.payload_length as usize {
             return Err(wire::protocol("a write whose payload is not its length"));
         }
-        match self.admit(peer, header, true)? {
-            Admission::Run => {}
-            Admission::Answer(outgoing) => return Ok(Action::Discard(outgoing)),
-            Admission::Refuse(error) => return Err(error),
+        if let Some(repeated) = self.admit(peer, header, true)? {
+            return Ok(Action::Discard(repeated));
         }
         let ticket = self.target(io.member).and_then(|target| {
             peer.check(now, io.ino, Rights::WRITE, io.generation)?;
@@ -638,10 +492,7 @@ impl Service {
         match ticket {
             Ok(ticket) => Ok(Action::Receive(Receiving { ticket, header })),
             Err(error) => {
-                let PeerState::Known(known) = &peer.state else {
-                    return Err(Error::new(Code::Internal));
-                };
-                let head = Self::settle(&known.session, header, true, Err(error), 0);
+                let head = peer.known()?.session.settle(header, true, Err(error), 0);
                 Ok(Action::Discard(Outgoing::plain(head)))
             }
         }
@@ -650,25 +501,18 @@ impl Service {
     /// A write's payload is in the ticket's buffers: commits it, unless the connection was replaced
     /// meanwhile (then the newer one repeats the write from its start).
     pub fn received(&self, now: Now, peer: &Peer, receiving: Receiving) -> Action {
-        let PeerState::Known(known) = &peer.state else {
+        let Receiving { ticket, header } = receiving;
+        let Ok(known) = peer.known() else {
             return Action::Close(None);
         };
-        let Receiving { ticket, header } = receiving;
-        {
-            let mut session = lock(&known.session);
-            if session.connection != peer.number {
-                return Action::Close(None);
-            }
-            session.heard_ms = now.mono_ms;
-            if let Some(slot) = session.slots.get_mut(usize::from(header.slot)) {
-                slot.state = SlotState::Executing;
-            }
+        if known.session.received(peer.number, header).is_err() {
+            return Action::Close(None);
         }
         count(&self.counters.writes);
         self.counters.bytes_written.fetch_add(u64::from(header.payload_length), Relaxed);
         let result = ticket.commit(now).map(|witness| witness.encode().to_vec());
         self.count_failure(&result);
-        send(Self::settle(&known.session, header, true, result, 0))
+        send(known.session.settle(header, true, result, 0))
     }
 
     /// Runs a request that may have to wait.
@@ -682,21 +526,16 @@ impl Service {
     where
         F: Future<Output = Result<Vec<u8>>> + Send + 'static,
     {
-        match self.admit(peer, header, false)? {
-            Admission::Run => {}
-            Admission::Answer(outgoing) => return Ok(Action::Send(outgoing)),
-            Admission::Refuse(error) => return Err(error),
+        if let Some(repeated) = self.admit(peer, header, false)? {
+            return Ok(Action::Send(repeated));
         }
-        let PeerState::Known(known) = &peer.state else {
-            return Err(Error::new(Code::Internal));
-        };
         let service = self.clone();
-        let session = known.session.clone();
+        let session = peer.known()?.session.clone();
         let work = work(self.clone());
         Ok(Action::Later(Box::pin(async move {
             let result = work.await;
             service.count_failure(&result);
-            Outgoing::plain(Self::settle(&session, header, once, result, 0))
+            Outgoing::plain(session.settle(header, once, result, 0))
         })))
     }
 
@@ -849,7 +688,7 @@ impl Service {
             busy: get(&self.counters.busy),
             connections: get(&self.counters.connections),
             connections_accepted: get(&self.counters.connections_accepted),
-            sessions: lock(&self.sessions).len() as u64,
+            sessions: lock(&self.streams).len() as u64,
             memory: self.target_memory.iter().map(|&(_, memory)| memory).sum(),
             cpu_user_us: usage.cpu_user_us,
             cpu_system_us: usage.cpu_system_us,
@@ -873,18 +712,15 @@ impl Service {
     }
 }
 
-impl Session {
-    /// What was being received did not happen: its number counts as not yet used up.
-    fn roll_back(&mut self) {
-        for slot in &mut self.slots {
-            if slot.state == SlotState::Receiving {
-                slot.state = SlotState::Open;
-            }
+impl Peer {
+    fn known(&self) -> Result<&Known> {
+        match &self.state {
+            PeerState::Known(known) => Ok(known),
+            // Frames that need it are refused before they come this far.
+            _ => Err(Error::because(Code::Unauthenticated, "the secret was not proved")),
         }
     }
-}
 
-impl Peer {
     fn keep(&mut self, capability: Capability) {
         self.tick += 1;
         if self.capabilities.len() >= CAPABILITIES_PER_CONNECTION_MAX
