@@ -5,7 +5,7 @@ use crate::engine::Engine;
 use crate::{call, call_int, given, invalid, text, wanted};
 use std::ffi::{OsStr, OsString, c_char, c_int};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_client::{Pool, PoolAddress};
 use weir_core::config::{PAYLOAD_BYTES_MAX, STREAMS_PER_SERVER_MAX};
@@ -51,8 +51,9 @@ fn directory(pool: &OsStr) -> Result<PathBuf> {
     Ok(home.join("pools").join(pool))
 }
 
-fn translate(options: ConnectOptions) -> Result<weir_client::ConnectOptions> {
-    let mut translated = weir_client::ConnectOptions::default();
+/// What a program asks for, over what the pool was made with.
+fn translate(options: ConnectOptions, directory: &Path) -> Result<weir_client::ConnectOptions> {
+    let mut translated = weir_client::ConnectOptions::load(directory)?;
     if options.connections != 0 {
         if options.connections as usize > STREAMS_PER_SERVER_MAX {
             return Err(invalid(format!("connections is above {STREAMS_PER_SERVER_MAX}")));
@@ -104,8 +105,9 @@ unsafe extern "C" fn weir_connect(
                 // SAFETY: as above.
                 unsafe { read_growing(options, "options") }?
             };
-            let options = translate(options)?;
-            let address = PoolAddress::load(&directory(&name)?)?;
+            let directory = directory(&name)?;
+            let options = translate(options, &directory)?;
+            let address = PoolAddress::load(&directory)?;
             Engine::new(Pool::connect(&address, &options)?)
         };
         let engine = connected().map_err(|error| error.on("connect to pool", name.display()))?;

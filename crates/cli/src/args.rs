@@ -1,9 +1,11 @@
 //! The command line: help, man pages and completions are all made from these definitions.
 
+use crate::failure::{Failure, Outcome};
 use crate::{size, state};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use weir_core::config::Timing;
 
 /// Parallel scratch storage out of the memory of many machines
 ///
@@ -25,7 +27,8 @@ Examples:
   weir down scratch                             end it, and what it holds
   weir doctor                                   what this machine lacks
 
-Pools are kept in ~/.weir/pools, or $WEIR_HOME/pools.";
+Pools are kept in ~/.weir/pools, or $WEIR_HOME/pools. What is wanted every time can be set in
+~/.weir/config.toml, or $WEIR_CONFIG: memory = \"8G\".";
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
@@ -62,6 +65,9 @@ pub(crate) enum Command {
     /// Write the man pages
     #[command(hide = true)]
     Man(Man),
+    /// Write the pages docs/commands.md and docs/configuration.md
+    #[command(hide = true)]
+    Pages(Pages),
     /// Write completions for a shell
     #[command(hide = true)]
     Completions(Completions),
@@ -110,7 +116,7 @@ pub(crate) struct Servers {
     pub(crate) listen: String,
 
     /// Memory of each server [default: half of what is available, shared among them]
-    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, conflicts_with = "secret")]
     pub(crate) memory: Option<u64>,
 
     /// Memory for names and attributes on the server that holds them [default: 1/16 of its memory, 32 MiB to 1 GiB]
@@ -131,6 +137,91 @@ pub(crate) struct Servers {
 
     #[command(flatten)]
     pub(crate) wire: Wire,
+
+    #[command(flatten)]
+    pub(crate) times: Times,
+}
+
+/// Times of the protocol: those of [`Timing`].
+#[derive(Args, Debug, Clone)]
+#[command(next_help_heading = "Times")]
+pub(crate) struct Times {
+    /// Silence of a server after which a client that waits asks for a sign of life
+    #[arg(long, value_name = "TIME", value_parser = size::parse_ms, default_value = size::show_ms(Timing::default().heartbeat_ms), hide_short_help = true)]
+    pub(crate) heartbeat: u64,
+
+    /// Silence of a server after which it is lost, and requests to it fail
+    #[arg(long, value_name = "TIME", value_parser = size::parse_ms, default_value = size::show_ms(Timing::default().silence_ms_max), hide_short_help = true)]
+    pub(crate) silence: u64,
+
+    /// Pause before a connection is tried again
+    #[arg(long, value_name = "TIME", value_parser = size::parse_ms, default_value = size::show_ms(Timing::default().reconnect_ms), hide_short_help = true)]
+    pub(crate) reconnect: u64,
+
+    /// Silence of a client after which servers forget its open files and kept answers
+    #[arg(long, value_name = "TIME", value_parser = size::parse_ms, default_value = size::show_ms(Timing::default().lease_ms), hide_short_help = true)]
+    pub(crate) lease: u64,
+
+    /// How often a client renews its lease
+    #[arg(long, value_name = "TIME", value_parser = size::parse_ms, default_value = size::show_ms(Timing::default().renew_ms), hide_short_help = true)]
+    pub(crate) renew: u64,
+
+    /// How long a capability is good for
+    #[arg(long, value_name = "TIME", value_parser = size::parse_ms, default_value = size::show_ms(Timing::default().capability_ms), hide_short_help = true)]
+    pub(crate) capability: u64,
+
+    /// How long a server may be too busy for a request before that is an error
+    #[arg(long, value_name = "TIME", value_parser = size::parse_ms, default_value = size::show_ms(Timing::default().busy_ms_max), hide_short_help = true)]
+    pub(crate) busy: u64,
+
+    /// Pause before a request that a server was too busy for is made again
+    #[arg(long, value_name = "TIME", value_parser = size::parse_ms, default_value = size::show_ms(Timing::default().busy_retry_ms), hide_short_help = true)]
+    pub(crate) busy_retry: u64,
+}
+
+impl Times {
+    /// All of them, if they fit each other.
+    pub(crate) fn timing(&self) -> Outcome<Timing> {
+        for (long, longer, short, shorter) in [
+            ("silence", self.silence, "heartbeat", self.heartbeat),
+            ("lease", self.lease, "renew", self.renew),
+        ] {
+            // Where one sign of life is late, the next one must still be in time.
+            if longer < shorter.saturating_mul(2) {
+                return Err(Failure::usage(format!(
+                    "--{long} {}: must be at least twice --{short}, {}",
+                    size::show_ms(longer),
+                    size::show_ms(shorter)
+                )));
+            }
+        }
+        Ok(Timing {
+            heartbeat_ms: self.heartbeat,
+            silence_ms_max: self.silence,
+            reconnect_ms: self.reconnect,
+            lease_ms: self.lease,
+            renew_ms: self.renew,
+            capability_ms: self.capability,
+            busy_retry_ms: self.busy_retry,
+            busy_ms_max: self.busy,
+        })
+    }
+
+    /// The options that say this timing.
+    pub(crate) fn options(timing: &Timing) -> Vec<String> {
+        [
+            ("heartbeat", timing.heartbeat_ms),
+            ("silence", timing.silence_ms_max),
+            ("reconnect", timing.reconnect_ms),
+            ("lease", timing.lease_ms),
+            ("renew", timing.renew_ms),
+            ("capability", timing.capability_ms),
+            ("busy", timing.busy_ms_max),
+            ("busy-retry", timing.busy_retry_ms),
+        ]
+        .map(|(name, ms)| format!("--{name}={}", size::show_ms(ms)))
+        .to_vec()
+    }
 }
 
 #[derive(Args, Debug, Clone)]
@@ -139,7 +230,7 @@ pub(crate) struct Wire {
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = transport)]
     pub(crate) transport: String,
 
-    /// Connections to each server
+    /// Connections to each server [default: as many as the pool was made with, or else 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
     pub(crate) connections: Option<u16>,
 }
@@ -167,7 +258,7 @@ pub(crate) struct Run {
     pub(crate) mount: Option<PathBuf>,
 
     /// Let the kernel cache what it reads
-    #[arg(long)]
+    #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
     pub(crate) cache: bool,
 
     /// Copy SOURCE into the pool first, under its own name or as DESTINATION
@@ -231,6 +322,10 @@ pub(crate) struct Up {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) mount: Option<PathBuf>,
 
+    /// Let the kernel cache what it reads there
+    #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
+    pub(crate) cache: bool,
+
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -263,7 +358,8 @@ pub(crate) struct Server {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) metadata_memory: Option<u64>,
 
-    /// Keep names and attributes in this directory (LMDB) rather than in memory
+    /// Keep names and attributes in this directory (LMDB) rather than in memory, for more of them than
+    /// fit there; --metadata-memory then bounds what they may take on disk
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) metadata_dir: Option<PathBuf>,
 
@@ -282,6 +378,9 @@ pub(crate) struct Server {
     /// What to log on stderr
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = LogLevel::Info, env = "WEIR_LOG")]
     pub(crate) log: LogLevel,
+
+    #[command(flatten)]
+    pub(crate) times: Times,
 
     /// End when stdin ends
     #[arg(long, hide = true)]
@@ -326,7 +425,7 @@ pub(crate) struct Mount {
     pub(crate) wire: Wire,
 
     /// Let the kernel cache what it reads
-    #[arg(long)]
+    #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
     pub(crate) cache: bool,
 
     /// Let other users in, as who they are (as root, or with user_allow_other in /etc/fuse.conf)
@@ -508,6 +607,13 @@ pub(crate) struct Man {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct Pages {
+    /// Where to write them
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct Completions {
     pub(crate) shell: clap_complete::Shell,
 }
@@ -554,6 +660,32 @@ mod tests {
             assert!(command.get_after_help().is_some(), "{}", command.get_name());
             assert!(command.get_about().is_some(), "{}", command.get_name());
         }
+    }
+
+    #[test]
+    fn times_default_to_those_of_the_protocol_and_must_fit() {
+        let times = |more: &[&str]| {
+            let words = [&["weir", "up"], more].concat();
+            let Command::Up(up) = Cli::parse_from(words).command else { panic!("not up") };
+            up.servers.times.timing()
+        };
+        assert_eq!(times(&[]).expect("fit"), Timing::default());
+        let odd = Timing {
+            heartbeat_ms: 1,
+            silence_ms_max: 2,
+            reconnect_ms: 3,
+            renew_ms: 4,
+            lease_ms: 9,
+            capability_ms: 5,
+            busy_ms_max: 6,
+            busy_retry_ms: 7,
+        };
+        let words = Times::options(&odd);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        assert_eq!(times(&words).expect("fit"), odd);
+        let said = times(&["--silence", "1500ms"]).expect_err("too short").text;
+        assert!(said.contains("--silence 1500ms") && said.contains("--heartbeat"), "{said}");
+        assert!(times(&["--renew=1h"]).is_err());
     }
 
     #[test]

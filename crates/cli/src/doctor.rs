@@ -1,6 +1,7 @@
 //! `weir doctor`: what this machine lacks, and what to do about it.
 
 use crate::args;
+use crate::config::{self, Settings};
 use crate::failure::{Outcome, plain, print};
 use crate::run::job;
 use crate::size::show;
@@ -58,6 +59,7 @@ pub(crate) fn doctor(options: &args::Doctor) -> Outcome<u8> {
         overcommit(),
         huge_pages(),
         loopback(),
+        configuration(),
         pools(),
     ]);
     let failed = findings.iter().filter(|finding| finding.verdict == Verdict::Fail).count();
@@ -238,6 +240,33 @@ fn loopback() -> Finding {
             "as root: ip link set lo up",
         ),
     }
+}
+
+/// Which file is in force, and what it and the environment set.
+fn configuration() -> Finding {
+    let name = "configuration";
+    let settings = match Settings::find(&|name| std::env::var_os(name)) {
+        Ok(settings) => settings,
+        Err(failure) => {
+            let advice = "mend it: until then no pool can be made";
+            return Finding::new(name, Verdict::Fail, failure.text, advice);
+        }
+    };
+    let mut found = match (&settings.file, config::default_file()) {
+        (Some(file), _) => {
+            let keys: Vec<&str> = settings.from_file.iter().map(|(key, _)| *key).collect();
+            let keys = if keys.is_empty() { "nothing".to_owned() } else { keys.join(", ") };
+            format!("{} sets {keys}", file.display())
+        }
+        (None, Some(file)) => format!("none; it would be {}", file.display()),
+        (None, None) => "none".to_owned(),
+    };
+    let set = settings.from_environment.iter().map(|(key, _)| config::variable(key));
+    let set: Vec<String> = set.collect();
+    if !set.is_empty() {
+        found += &format!("; the environment sets {}", set.join(", "));
+    }
+    Finding::new(name, Verdict::Ok, found, "")
 }
 
 fn pools() -> Finding {

@@ -55,7 +55,7 @@ pub(crate) fn up(options: &args::Up) -> Outcome<u8> {
     }
     let access = result?;
     if let Some(mount_point) = &options.mount
-        && let Err(failure) = mount::mount_pool(&directory, access, mount_point)
+        && let Err(failure) = mount::mount_pool(&directory, access, mount_point, options.cache)
     {
         take_down(&directory);
         return Err(failure.so("the pool was taken down again"));
@@ -91,6 +91,7 @@ fn bring_up(
         processes: Vec::new(),
         mounts: Vec::new(),
         connections: options.servers.wire.connections.map(usize::from),
+        timing: plan.timing.clone(),
     };
     directory.write(&file)?;
     if let Some(servers) = plan.running() {

@@ -2,6 +2,7 @@
 
 mod args;
 mod channel;
+mod config;
 mod copy;
 mod doctor;
 mod failure;
@@ -11,6 +12,7 @@ mod keeper;
 mod manual;
 mod mount;
 mod namespace;
+mod pages;
 mod pool;
 mod progress;
 mod run;
@@ -19,20 +21,25 @@ mod size;
 mod state;
 mod sys;
 
-use args::{Benchmark, Cli, Command};
-use clap::Parser;
+use args::{Benchmark, Command};
+use config::Refusal;
 use failure::{Outcome, status, tell};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let cli = match config::parse(&arguments, &|name| std::env::var_os(name)) {
         Ok(cli) => cli,
-        Err(error) if !error.use_stderr() => {
+        Err(Refusal::Settings(failure)) => {
+            tell(&failure);
+            return ExitCode::from(failure.status);
+        }
+        Err(Refusal::CommandLine(error)) if !error.use_stderr() => {
             // Help and version: what was asked for.
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
-        Err(error) => {
+        Err(Refusal::CommandLine(error)) => {
             use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand as NoCommand;
             if error.kind() == NoCommand {
                 let _ = error.print();
@@ -75,6 +82,7 @@ fn dispatch(command: Command) -> Outcome<u8> {
         },
         Command::Doctor(options) => doctor::doctor(&options),
         Command::Man(options) => manual::man(&options),
+        Command::Pages(options) => pages::pages(&options),
         Command::Completions(options) => manual::completions(&options),
         Command::KeepRun(control) => run::job::keep(control.descriptor),
         Command::KeepPool(control) => keeper::keep_pool(control.descriptor),

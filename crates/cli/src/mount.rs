@@ -49,8 +49,13 @@ pub(crate) fn mount(options: &args::Mount) -> Outcome<u8> {
 }
 
 /// Mounts a pool and leaves a process behind that serves the mount.
-pub(crate) fn mount_pool(pool: &PoolDirectory, access: Access, directory: &Path) -> Outcome<()> {
-    start(order(pool, access, directory, false, false)?)
+pub(crate) fn mount_pool(
+    pool: &PoolDirectory,
+    access: Access,
+    directory: &Path,
+    cache: bool,
+) -> Outcome<()> {
+    start(order(pool, access, directory, cache, false)?)
 }
 
 fn order(

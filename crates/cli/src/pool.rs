@@ -8,7 +8,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use weir_client::{ConnectOptions, FormOptions, Pool, PoolAddress};
 use weir_core::auth::{Role, Secret};
-use weir_core::config::ENTRIES_PER_REPLY_MAX;
+use weir_core::config::{ENTRIES_PER_REPLY_MAX, Timing};
 use weir_core::error::{Code, Error, Result};
 use weir_core::fs::PoolUsage;
 use weir_core::layout::Layout;
@@ -25,6 +25,7 @@ pub(crate) struct Access {
     servers: Vec<String>,
     secret: String,
     connections: Option<usize>,
+    timing: Timing,
 }
 
 impl Access {
@@ -33,6 +34,7 @@ impl Access {
             servers: file.servers.clone(),
             secret: secret.to_text(),
             connections: file.connections,
+            timing: file.timing.clone(),
         }
     }
 
@@ -70,7 +72,8 @@ impl Access {
     }
 
     fn options(&self) -> ConnectOptions {
-        let mut options = ConnectOptions::default();
+        let mut options =
+            ConnectOptions { timing: self.timing.clone(), ..ConnectOptions::default() };
         if let Some(connections) = self.connections {
             options.connections = connections;
         }

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use weir_core::auth::Secret;
+use weir_core::config::Timing;
 
 /// Where `weir server` listens if nobody says otherwise.
 const PORT: u16 = 4420;
@@ -38,6 +39,7 @@ pub(crate) struct Plan {
     place: Where,
     memory: u64,
     metadata_memory: Option<u64>,
+    pub(crate) timing: Timing,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -78,6 +80,7 @@ impl Plan {
             },
             memory: 0,
             metadata_memory: options.metadata_memory,
+            timing: options.times.timing()?,
         };
         if let Some(file) = &options.hosts {
             let hosts = read_hosts(file, if options.ssh.is_some() { 0 } else { PORT })?;
@@ -126,11 +129,7 @@ impl Plan {
                     ));
                 }
             },
-            Where::Running { .. } if options.memory.is_some() => {
-                return Err(Failure::usage(
-                    "--memory: servers that run already have theirs; leave it away",
-                ));
-            }
+            // They have theirs.
             Where::Running { .. } => {}
         }
         Ok(plan)
@@ -320,6 +319,7 @@ impl Fleet {
             command.args(["--memory", &plan.memory.to_string()]);
             // The first server of a pool holds its names; the others need next to nothing.
             command.args(["--metadata-memory", &plan.metadata().to_string()]);
+            command.args(args::Times::options(&plan.timing));
             if let Some(listen) = &listen {
                 command.args(["--listen", listen]);
             }
@@ -511,19 +511,22 @@ pub(crate) fn serve(options: &args::Server) -> Outcome<u8> {
     let metadata_memory =
         options.metadata_memory.unwrap_or_else(|| default_metadata_memory(options.memory));
     let available = sys::memory_available();
-    let stated = options.memory.saturating_add(metadata_memory);
+    // In a directory they are the disk's.
+    let names = if options.metadata_dir.is_some() { 0 } else { metadata_memory };
+    let stated = options.memory.saturating_add(names);
     if stated > available {
         return Err(too_much(&size::show(options.memory), stated, available));
     }
+    let _lock = options.metadata_dir.as_deref().map(lock_directory).transpose()?;
     sys::raise_file_limit();
     let server = weir_server::Server::start(weir_server::ServerOptions {
         listen: options.listen.clone(),
         memory: vec![options.memory],
         metadata_memory,
-        metadata_dir: None,
+        metadata_dir: options.metadata_dir.clone(),
         secret,
         threads: options.threads,
-        timing: Default::default(),
+        timing: options.times.timing()?,
     })?;
     let ready = Ready { address: server.address().to_string(), pid: std::process::id() };
     let line = serde_json::to_string(&ready)
@@ -539,6 +542,24 @@ pub(crate) fn serve(options: &args::Server) -> Outcome<u8> {
     });
     server.wait().map_err(|error| Failure::say(format!("serve: {error}")))?;
     Ok(0)
+}
+
+/// Makes a directory ours as long as the file is open: two servers would spoil each other's names.
+fn lock_directory(directory: &Path) -> Outcome<std::fs::File> {
+    let path = directory.join("lock");
+    let file = std::fs::create_dir_all(directory)
+        .and_then(|()| std::fs::File::create(&path))
+        .map_err(|error| Failure::system("open", path.display(), error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(std::fs::TryLockError::WouldBlock) => Err(Failure::say(format!(
+            "lock {}: another server has it; give each a directory of its own",
+            directory.display()
+        ))),
+        Err(std::fs::TryLockError::Error(error)) => {
+            Err(Failure::system("lock", directory.display(), error))
+        }
+    }
 }
 
 /// Until a signal comes, or the tether's other end is closed.

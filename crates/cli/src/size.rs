@@ -1,4 +1,4 @@
-//! Sizes as people write them.
+//! Sizes and times as people write them.
 
 /// Parses `4096`, `64K`, `64KiB`, `1.5G`: bytes. All multiples are binary.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
@@ -40,6 +40,39 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Parses `500ms`, `8s`, `5m`, `1h`: milliseconds.
+pub(crate) fn parse_ms(text: &str) -> Result<u64, String> {
+    let wrong =
+        |why: &str| format!("{why}; write a whole number and a unit, as in 500ms, 8s or 5m");
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let scale = match unit.trim_start() {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" | "min" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(wrong("not a time")),
+    };
+    match number.parse::<u64>().ok().and_then(|number| number.checked_mul(scale)) {
+        Some(0) => Err(wrong("must be more than nothing")),
+        // Beyond a year it is no time but a mistake.
+        Some(ms) if ms <= 365 * 24 * 3_600_000 => Ok(ms),
+        Some(_) => Err(wrong("longer than a year")),
+        None => Err(wrong("not a time")),
+    }
+}
+
+/// `500ms`, `8s`, `5m`: what [`parse_ms`] reads.
+pub(crate) fn show_ms(ms: u64) -> String {
+    for (unit, scale) in [("h", 3_600_000), ("m", 60_000), ("s", 1_000)] {
+        if ms >= scale && ms.is_multiple_of(scale) {
+            return format!("{}{unit}", ms / scale);
+        }
+    }
+    format!("{ms}ms")
+}
+
 /// `1.5 GiB`: for people.
 pub(crate) fn show(bytes: u64) -> String {
     let mut value = bytes as f64;
@@ -79,6 +112,18 @@ pub(crate) fn show_rate(bytes: u64, seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_parse() {
+        for (text, ms) in [("500ms", 500), ("8s", 8_000), (" 5 m", 300_000), ("1h", 3_600_000)] {
+            assert_eq!(parse_ms(text), Ok(ms), "{text}");
+            assert_eq!(show_ms(ms), text.replace(' ', ""));
+        }
+        for wrong in ["", "8", "s", "0s", "1.5s", "-1s", "9999999h", "99999999999999999999s", "1d"]
+        {
+            assert!(parse_ms(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn sizes_parse() {

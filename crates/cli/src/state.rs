@@ -8,6 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use weir_core::auth::Secret;
+use weir_core::config::Timing;
 
 /// `pool.json`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -27,6 +28,9 @@ pub(crate) struct PoolFile {
     pub(crate) mounts: Vec<Mounted>,
     /// Connections to each server that were asked for.
     pub(crate) connections: Option<usize>,
+    /// The times that it was made with.
+    #[serde(default)]
+    pub(crate) timing: Timing,
 }
 
 /// One mount.
@@ -63,7 +67,8 @@ pub(crate) fn check_name(name: &str) -> Result<String, String> {
     Ok(name.to_owned())
 }
 
-fn home() -> Outcome<PathBuf> {
+/// Where pools and the configuration are.
+pub(crate) fn home() -> Outcome<PathBuf> {
     if let Some(home) = std::env::var_os("WEIR_HOME").filter(|home| !home.is_empty()) {
         return Ok(PathBuf::from(home));
     }
@@ -365,6 +370,7 @@ mod tests {
             processes: processes.iter().map(|&p| p.clone()).collect(),
             mounts: Vec::new(),
             connections: None,
+            timing: Timing::default(),
         };
         assert_eq!(file(Some(&me), &[], &[]).standing(), Standing::Forming);
         assert_eq!(file(Some(&me), &["a:1"], &[&gone]).standing(), Standing::Up);

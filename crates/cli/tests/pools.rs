@@ -215,21 +215,30 @@ fn a_dead_server_shows_and_a_dead_keeper_leaves_a_stale_pool() {
     place.nothing_left();
 }
 
-#[test]
-fn servers_that_the_site_started_become_a_pool() {
-    let place = Place::new();
+fn write_secret(place: &Place) {
     let secret = place.write("secret", "ab".repeat(32));
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(&secret, mode).expect("private");
+}
+
+/// Starts a server; what it said when it listened.
+fn listening(place: &Place, words: &[&str]) -> (std::process::Child, serde_json::Value) {
+    let mut server = place.start(words);
+    let mut line = String::new();
+    let output = server.stdout.take().expect("stdout");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("line");
+    (server, serde_json::from_str(&line).expect("JSON"))
+}
+
+#[test]
+fn servers_that_the_site_started_become_a_pool() {
+    let place = Place::new();
+    write_secret(&place);
     let words = ["server", "--listen", "127.0.0.1:0", "--memory", "64M", "--secret", "secret"];
     let mut hosts = String::from("# two\n");
     let mut servers = Vec::new();
     for _ in 0..2 {
-        let mut server = place.start(&words);
-        let mut line = String::new();
-        let output = server.stdout.take().expect("stdout");
-        std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut line).expect("line");
-        let ready: serde_json::Value = serde_json::from_str(&line).expect("JSON");
+        let (server, ready) = listening(&place, &words);
         assert_eq!(ready["pid"], server.id());
         hosts += &format!("{}\n", ready["address"].as_str().expect("address"));
         servers.push(server);
@@ -243,6 +252,35 @@ fn servers_that_the_site_started_become_a_pool() {
     for server in servers {
         assert_eq!(common::finish(server).status, 0);
     }
+    place.nothing_left();
+}
+
+#[test]
+fn names_can_be_kept_in_a_directory() {
+    let place = Place::new();
+    place.write("file", noise(3 << 20));
+    write_secret(&place);
+    let words = ["server", "--listen", "127.0.0.1:0", "--memory", "64M", "--secret", "secret"];
+    let words = [&words[..], &["--metadata-dir", "names"]].concat();
+    let start = || {
+        let (server, ready) = listening(&place, &words);
+        place.write("hosts", ready["address"].as_str().expect("address"));
+        server
+    };
+    let server = start();
+    place.good(&["up", "site", "--hosts", "hosts", "--secret", "secret"]);
+    place.good(&["cp", "--verify", "file", "weir:/"]);
+    assert!(place.path("names/data.mdb").is_file());
+    place.good(&["down", "site"]);
+    assert_eq!(common::finish(server).status, 0);
+    // Another life: the names are there, what they named went with the first server's memory.
+    let server = start();
+    place.good(&["up", "site", "--hosts", "hosts", "--secret", "secret"]);
+    assert!(place.good(&["ls"]).contains("file"));
+    place.bad(&["cp", "weir:/file", "back"], 1, &["weir:/file", "restarted"]);
+    place.bad(&words, 1, &["names", "another server"]);
+    place.good(&["down", "site"]);
+    assert_eq!(common::finish(server).status, 0);
     place.nothing_left();
 }
 

@@ -39,28 +39,38 @@ pub struct PoolAddress {
 #[derive(Debug, Serialize, Deserialize)]
 struct PoolFile {
     servers: Vec<String>,
+    connections: Option<usize>,
+    #[serde(default)]
+    timing: Timing,
+}
+
+fn read_file(directory: &Path, name: &str) -> Result<String> {
+    let path = directory.join(name);
+    std::fs::read_to_string(&path).map_err(|error| {
+        let code = match error.kind() {
+            std::io::ErrorKind::NotFound => Code::NotFound,
+            std::io::ErrorKind::PermissionDenied => Code::AccessDenied,
+            _ => Code::Invalid,
+        };
+        Error::because(code, error.to_string()).on("read", path.display())
+    })
+}
+
+impl PoolFile {
+    fn load(directory: &Path) -> Result<PoolFile> {
+        serde_json::from_str(&read_file(directory, "pool.json")?).map_err(|error| {
+            Error::because(Code::Invalid, error.to_string())
+                .on("parse", directory.join("pool.json").display())
+        })
+    }
 }
 
 impl PoolAddress {
     /// Reads `pool.json` and `secret` in a pool's directory. A mount that speaks for several users
     /// sets `role` to [`Role::Mount`].
     pub fn load(directory: &Path) -> Result<PoolAddress> {
-        let read = |name: &str| {
-            let path = directory.join(name);
-            std::fs::read_to_string(&path).map_err(|error| {
-                let code = match error.kind() {
-                    std::io::ErrorKind::NotFound => Code::NotFound,
-                    std::io::ErrorKind::PermissionDenied => Code::AccessDenied,
-                    _ => Code::Invalid,
-                };
-                Error::because(code, error.to_string()).on("read", path.display())
-            })
-        };
-        let file: PoolFile = serde_json::from_str(&read("pool.json")?).map_err(|error| {
-            Error::because(Code::Invalid, error.to_string())
-                .on("parse", directory.join("pool.json").display())
-        })?;
-        let secret = Secret::parse(&read("secret")?)
+        let file = PoolFile::load(directory)?;
+        let secret = Secret::parse(&read_file(directory, "secret")?)
             .map_err(|error| error.on("parse", directory.join("secret").display()))?;
         Ok(PoolAddress { servers: file.servers, secret, role: Role::Owner })
     }
@@ -84,6 +94,17 @@ impl Default for ConnectOptions {
             transfer_size: FsOptions::default().transfer_size,
             timing: Timing::default(),
         }
+    }
+}
+
+impl ConnectOptions {
+    /// As the pool in this directory was made to be used: its connections and its times. Clients
+    /// that renew their leases later than the pool expects lose their open files.
+    pub fn load(directory: &Path) -> Result<ConnectOptions> {
+        let file = PoolFile::load(directory)?;
+        let defaults = ConnectOptions::default();
+        let connections = file.connections.unwrap_or(defaults.connections);
+        Ok(ConnectOptions { connections, timing: file.timing, ..defaults })
     }
 }
 

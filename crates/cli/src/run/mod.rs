@@ -91,6 +91,7 @@ impl<'a> Run<'a> {
             processes: Vec::new(),
             mounts: Vec::new(),
             connections: options.servers.wire.connections.map(usize::from),
+            timing: wishes.plan.timing.clone(),
         };
         let mut run = Run {
             options,

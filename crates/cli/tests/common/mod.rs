@@ -56,6 +56,11 @@ impl Place {
 
     pub(crate) fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        // What whoever runs the tests has set is not meant.
+        let set = std::env::vars_os().map(|(name, _)| name);
+        for name in set.filter(|name| name.to_string_lossy().starts_with("WEIR_")) {
+            command.env_remove(name);
+        }
         command
             .args(words)
             .current_dir(self.directory.path().join("work"))
@@ -63,8 +68,6 @@ impl Place {
             .env("TMPDIR", self.directory.path().join("tmp"))
             .env("NO_COLOR", "1")
             .env_remove("XDG_RUNTIME_DIR")
-            .env_remove("WEIR_POOL")
-            .env_remove("WEIR_LOG")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
