@@ -37,6 +37,11 @@ impl Place {
         self.directory.path().join("work").join(name)
     }
 
+    /// Where `weir` keeps its pools.
+    pub(crate) fn home(&self) -> PathBuf {
+        self.directory.path().join("home")
+    }
+
     pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         if let Some(parent) = path.parent() {
