@@ -16,7 +16,7 @@ use weir_core::service::storage::ReadTicket;
 use weir_core::service::{Action, Outgoing, Peer, Receiving, Service};
 use weir_core::slice::Slice;
 use weir_core::types::{Now, WallTime};
-use weir_core::wire::Header;
+use weir_core::wire::{self, Header, Kind};
 use weir_net::tcp::TcpLink;
 use weir_net::{Event, Link, Payload, Placement, Poller, Received, Sink};
 
@@ -303,6 +303,13 @@ impl Loop {
                 Ok((Received::Closed, _)) => return self.close(token, now, "closed by the client"),
                 Ok(_) => {}
                 Err(_) if connection.closing => {}
+                Err(error) if error.code == Code::Version => {
+                    // In words of our version: its number is what any other can read of them.
+                    debug!(peer = connection.name, %error, "another version");
+                    let refused = Header::plain(Kind::Refused, 0);
+                    connection.link.send(wire::frame(refused, &wire::encode_failure(&error)), None);
+                    connection.closing = true;
+                }
                 Err(error) => {
                     warn!(peer = connection.name, %error, "connection closed");
                     return self.close(token, now, "trouble");
