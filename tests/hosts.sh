@@ -32,7 +32,7 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-export WEIR_HOME=$work/home
+export WEIR_HOME=$work/home TMPDIR=$work
 unset WEIR_POOL
 
 step() { printf '%4d s  %s\n' "$SECONDS" "$*"; }
