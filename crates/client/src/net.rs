@@ -354,7 +354,16 @@ impl Shared {
                         state.session.heard(now_ms);
                     }
                 }
-                Err(error) => self.disconnect(state, now_ms, &error.cause),
+                Err(error) => {
+                    if error.code == Code::Version {
+                        // It will not speak another one the next time either.
+                        let name = state.session.server_name();
+                        let cause = format!("{name}: {}", error.cause);
+                        let error = Error::because(Code::Version, cause);
+                        ended.extend(state.session.end_all(&error));
+                    }
+                    self.disconnect(state, now_ms, &error.cause);
+                }
             }
         }
         self.transmit(stream, state, now_ms);

@@ -1,16 +1,17 @@
 //! What the network's driver makes of time.
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 use weir_client::Net;
 use weir_core::auth::{Role, Secret};
-use weir_core::config::Timing;
+use weir_core::config::{Timing, WIRE_VERSION};
 use weir_core::error::Code;
 use weir_core::fs::{Call, Rpc};
 use weir_core::session::Identity;
 use weir_core::types::{ClientId, ServerIndex};
-use weir_core::wire::Kind;
+use weir_core::wire::{Header, Kind};
 
 fn net(listener: &TcpListener, timing: &Timing) -> Net {
     let identity = Identity {
@@ -83,4 +84,28 @@ fn a_deadline_ends_the_wait_and_not_the_request() {
         assert!(begin.elapsed() < Duration::from_millis(400), "waited for the leader's end");
         assert!(leader.join().expect("leader"));
     });
+}
+
+/// A server of another version is not asked again and again until the deadline.
+#[test]
+fn another_version_is_an_error_at_once() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("listener");
+    let timing = Timing { heartbeat_ms: 1_000, silence_ms_max: 20_000, ..Timing::default() };
+    let net = net(&listener, &timing);
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().expect("accepted");
+        let mut header = Header::plain(Kind::Refused, 0).encode();
+        header[0] = WIRE_VERSION + 1;
+        stream.write_all(&header).expect("sent");
+        // Stays open: it is the version that ends it.
+        let _ = stream.read(&mut [0; 1024]);
+        stream
+    });
+    let begin = Instant::now();
+    // SAFETY: no memory is named.
+    let error = net.run(unsafe { net.call(ServerIndex(0), question()) }).unwrap_err();
+    assert_eq!(error.code, Code::Version);
+    assert!(error.to_string().contains(&format!("version {}", WIRE_VERSION + 1)), "{error}");
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+    drop(server.join().expect("server"));
 }
