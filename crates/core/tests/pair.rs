@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use weir_core::auth::{Role, Secret};
+use weir_core::auth::{Role, Secret, Transcript};
 use weir_core::config::{SLOTS_PER_STREAM_MAX, Timing};
 use weir_core::error::{Code, Error};
 use weir_core::service::meta::MemoryStore;
@@ -13,7 +13,8 @@ use weir_core::service::{Action, Outgoing, Peer, Service, ServiceOptions, Usage}
 use weir_core::session::{Completion, Expired, Identity, Incoming, Request, Session};
 use weir_core::types::{ClientId, Incarnation, Now, ServerIndex, TargetId, WallTime};
 use weir_core::wire::control::{
-    ControlReply, ControlRequest, Formation, PoolMap, ServerEntry, TargetEntry,
+    ControlReply, ControlRequest, Formation, HELLO_MAGIC, Hello, PoolMap, Proof, ServerEntry,
+    TargetEntry,
 };
 use weir_core::wire::{self, HEADER_BYTES, Header, Kind};
 
@@ -376,4 +377,31 @@ fn a_newer_connection_fences_the_older_one() {
     let action = pair.service.frame(pair.now(), &mut old, header, &body);
     assert!(matches!(action, Action::Close(_)));
     assert!(!pair.service.shutdown_asked());
+}
+
+/// Story: a client gave up a connection in the middle of the handshake and made another. The server
+/// saw the first one's proof late, after the second's, and took the first for the newest; the client's
+/// requests on the second failed with a protocol error. (Simulator, seed 103643.)
+#[test]
+fn a_proof_that_comes_late_does_no_harm() {
+    let mut pair = Pair::new();
+    pair.submit(0, &ControlRequest::Describe, false);
+    pair.settle();
+    let mut stale = pair.service.accept([77; 32]);
+    let (client, stream, role) = (ClientId(5), 0, Role::Owner);
+    let (client_nonce, server_nonce) = ([78; 32], [77; 32]);
+    let hello = Hello { magic: HELLO_MAGIC, client, stream, role, nonce: client_nonce };
+    let transcript = Transcript { client, stream, role, client_nonce, server_nonce };
+    let secret = Secret::from_bytes([1; 32]).for_role(role);
+    let proof = Proof { mac: secret.client_proof(&transcript) };
+    let now = pair.now();
+    for (kind, body) in [(Kind::Hello, wire::encode(&hello)), (Kind::Proof, wire::encode(&proof))] {
+        let header = Header::plain(kind, body.len());
+        let action = pair.service.frame(now, &mut stale, header, &body);
+        assert!(matches!(action, Action::Send(_)), "{kind:?}");
+    }
+    pair.submit(1, &ControlRequest::Describe, true);
+    pair.pass(400);
+    assert_eq!(pair.ended.len(), 2);
+    assert!(pair.ended[1].1.is_ok(), "{:?}", pair.ended[1]);
 }

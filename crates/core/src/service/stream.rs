@@ -81,7 +81,7 @@ impl Stream {
         !state.connected && now.mono_ms > state.heard_ms + lease_ms
     }
 
-    /// Refuses a connection that a newer one has replaced.
+    /// Refuses a connection that a newer one has replaced, with `Busy`.
     pub(super) fn fence(&self, connection: u64) -> Result<()> {
         self.lock().fence(connection)
     }
@@ -89,9 +89,9 @@ impl Stream {
     /// Admits a request to its slot, on behalf of the connection that speaks for the stream.
     ///
     /// # Errors
-    /// About the connection, which is to be closed: it was replaced, or is out of step, or (`Busy`)
-    /// repeats what is still being carried out for the connection before it; that answer will be
-    /// kept, and the client comes back for it.
+    /// About the connection, which is to be closed: it is out of step, or (`Busy`: the client comes
+    /// back) it was replaced, or repeats what is still being carried out for the connection before
+    /// it, whose answer will be kept.
     pub(super) fn admit(
         &self,
         connection: u64,
@@ -177,7 +177,9 @@ impl State {
         if self.connection == connection {
             return Ok(());
         }
-        Err(wire::protocol("a newer connection has replaced this one"))
+        // Not fatal: a connection that the client gave up may prove itself late, after the one that
+        // is in use. The client comes back, with the same sequence numbers, and is the newest then.
+        Err(Error::because(Code::Busy, "a newer connection has replaced this one"))
     }
 
     /// What was being received did not happen: its number counts as not yet used up.
