@@ -33,7 +33,7 @@ use crate::error::{Code, Error, Result};
 use crate::layout::{Layout, Member, STRIPE_SIZE_MAX, STRIPE_SIZE_MIN};
 use crate::types::{Attributes, ClientId, Credentials, FileKind, Ino, Now, WallTime};
 use crate::wire::control::PoolMap;
-use crate::wire::meta::{LayoutWish, MetaReply, MetaRequest, Reap, Record, Unsettled};
+use crate::wire::meta::{LayoutWish, MetaReply, MetaRequest, Place, Reap, Record, Unsettled};
 use live::{Doom, Live, Mark};
 use path::Walker;
 use records::{
@@ -149,10 +149,7 @@ impl MetaService {
         use MetaRequest::*;
         self.live.heard(client, now.mono_ms);
         match request {
-            Lookup { place, follow } => {
-                let ino = self.walker(who).find(&place, follow).await?;
-                self.found(now, ino).await
-            }
+            Lookup { place, follow } => attempt!(self.lookup(now, who, &place, follow)),
             Attributes { ino } => self.found(now, ino).await,
             Change { ino, changes } => attempt!(self.change(now, who, ino, &changes)),
             Create { place, mode, exclusive, open, layout } => {
@@ -262,6 +259,23 @@ impl MetaService {
 
     fn txn(&self) -> Txn<'_> {
         Txn::new(&*self.store)
+    }
+
+    async fn lookup(
+        &self,
+        now: Now,
+        who: &Credentials,
+        place: &Place,
+        follow: bool,
+    ) -> Step<MetaReply> {
+        let ino = self.walker(who).find(place, follow).await?;
+        match self.found(now, ino).await {
+            // Something was moved over it after its name was read: the name leads elsewhere now.
+            Err(error) if error.code == Code::NotFound && !place.path.is_empty() => {
+                Err(Fault::Conflict)
+            }
+            other => Ok(other?),
+        }
     }
 
     async fn found(&self, now: Now, ino: Ino) -> Result<MetaReply> {

@@ -925,3 +925,52 @@ fn races_end_as_if_one_had_been_first() {
         }
     }
 }
+
+/// Story: a lookup read the name, then a rename moved another file over it, and the inode that the
+/// name had led to was gone when the lookup came to read it. (Simulator, seed 106327.)
+#[test]
+fn a_name_that_is_replaced_is_found_all_the_while() {
+    let who = user(1000);
+    for seed in 0..150 {
+        let bed = Bed::new(seed, true);
+        let mut dice = Dice::new(seed + 7000);
+        for path in ["f", "h"] {
+            bed.ask(
+                0,
+                MetaRequest::MakeNode {
+                    place: place(path),
+                    kind: FileKind::Regular,
+                    mode: 0o644,
+                    rdev: 0,
+                },
+            )
+            .unwrap();
+        }
+        let requests = [
+            MetaRequest::Rename {
+                from: place("h"),
+                to: place("f"),
+                no_replace: false,
+                exchange: false,
+            },
+            MetaRequest::Lookup { place: place("f"), follow: false },
+        ];
+        let mut tasks: Vec<Task<'_>> = Vec::new();
+        for request in requests {
+            let (bed, who) = (&bed, &who);
+            tasks.push(Box::pin(async move {
+                (0, bed.service.handle(bed.now, ClientId(0), who, request).await)
+            }));
+        }
+        while !tasks.is_empty() {
+            let at = dice.below(tasks.len());
+            let mut context = Context::from_waker(Waker::noop());
+            if let Poll::Ready((_, reply)) = tasks[at].as_mut().poll(&mut context) {
+                drop(tasks.swap_remove(at));
+                assert!(reply.is_ok(), "seed {seed}: {reply:?}");
+            }
+        }
+        drop(tasks);
+        bed.tear_down();
+    }
+}
