@@ -659,7 +659,9 @@ impl Worker {
 
     async fn set_time(&mut self) {
         let found = self.with(|private| {
-            let mut files = private.names.values().rev().filter_map(|node| match node {
+            // A file whose last name may be gone may be gone itself.
+            let certain = private.names.iter().rev().filter(|(name, _)| private.usable(name));
+            let mut files = certain.filter_map(|(_, node)| match node {
                 Node::File(index) => Some((*index, private.inos[*index]?)),
                 Node::Directory => None,
             });
