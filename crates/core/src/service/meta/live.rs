@@ -47,9 +47,10 @@ struct Table {
     files: BTreeMap<Ino, File>,
     /// Those with handles.
     clients: BTreeMap<ClientId, Client>,
-    /// Files that lapsed clients had open for writing, and until when they count as open: such a
-    /// client may still write, by a capability that targets honour until it expires.
-    lapsed: VecDeque<(u64, Ino)>,
+    /// Files that lapsed clients had open (and whether for writing), and until when they count as
+    /// open: such a client may still write, or read what must not have been freed meanwhile, by a
+    /// capability that targets honour until it expires.
+    lapsed: VecDeque<(u64, Ino, bool)>,
     orphans: BTreeSet<Ino>,
     /// Since when each was last offered to somebody (monotonic milliseconds).
     garbage: BTreeMap<Ino, u64>,
@@ -139,25 +140,20 @@ impl Live {
         }
     }
 
-    /// Ends all handles of clients that were silent since before `since_ms`. What they had open for
-    /// writing counts as open until `until_ms`, when their capabilities have expired.
+    /// Ends all handles of clients that were silent since before `since_ms`. What they had open
+    /// counts as open until `until_ms`, when their capabilities have expired.
     pub(super) fn lapse(&self, now_ms: u64, since_ms: u64, until_ms: u64) {
         let mut table = self.lock();
-        while let Some((_, ino)) = table.lapsed.pop_front_if(|(until_ms, _)| *until_ms <= now_ms) {
-            table.let_go(ino, true);
+        while let Some((_, ino, write)) =
+            table.lapsed.pop_front_if(|(until_ms, ..)| *until_ms <= now_ms)
+        {
+            table.let_go(ino, write);
         }
         let silent = table.clients.extract_if(.., |_, client| client.heard_ms < since_ms);
         let handles: Vec<u64> = silent.flat_map(|(_, client)| client.handles).collect();
         for number in handles {
-            match table.handles.get(&number) {
-                Some(handle) if handle.write => {
-                    let ino = handle.ino;
-                    table.handles.remove(&number);
-                    table.lapsed.push_back((until_ms, ino));
-                }
-                _ => {
-                    table.release(number);
-                }
+            if let Some(handle) = table.handles.remove(&number) {
+                table.lapsed.push_back((until_ms, handle.ino, handle.write));
             }
         }
     }
