@@ -109,6 +109,10 @@ pub struct PoolUsage {
     pub metadata_used: u64,
 }
 
+/// For whom a client asks on its own behalf, about its lease and what is to be freed: no permission
+/// is checked for that.
+const ITSELF: Credentials = Credentials { uid: 0, gid: 0, groups: Vec::new() };
+
 /// Files to free, with leave to do so.
 type Garbage = (Vec<Reap>, ReapOrder);
 
@@ -523,7 +527,7 @@ impl<R: Rpc> Fs<R> {
         server: ServerIndex,
         request: ControlRequest,
     ) -> Result<ControlReply> {
-        let once = matches!(request, ControlRequest::Form(_));
+        let once = !request.repeatable();
         let body = wire::encode(&request);
         wire::decode(&self.plain(server, Kind::Control, body, None, once, 0).await?.body)
     }
@@ -531,8 +535,7 @@ impl<R: Rpc> Fs<R> {
     /// Keeps this client's lease, and frees objects that others left behind. To be called every
     /// [`Timing::renew_ms`].
     pub async fn keep_alive(&self) -> Result<()> {
-        let nobody = Credentials { uid: 0, gid: 0, groups: Vec::new() };
-        match self.meta(&nobody, Ino::ROOT, MetaRequest::KeepAlive).await? {
+        match self.meta(&ITSELF, Ino::ROOT, MetaRequest::KeepAlive).await? {
             MetaReply::Garbage { reap, order } => self.throw_away(reap, order),
             other => return Err(unexpected(&other)),
         }
@@ -607,10 +610,9 @@ impl<R: Rpc> Fs<R> {
                 }
             }
         }
-        let nobody = Credentials { uid: 0, gid: 0, groups: Vec::new() };
         for inos in inos.chunks(REAP_BATCH_MAX) {
             let request = MetaRequest::Reaped { inos: inos.to_vec() };
-            self.done(&nobody, Ino::ROOT, request).await?;
+            self.done(&ITSELF, Ino::ROOT, request).await?;
         }
         Ok(())
     }
@@ -736,7 +738,7 @@ impl<R: Rpc> Fs<R> {
         request: TargetRequest,
     ) -> Result<TargetReply> {
         let server = self.server_of(member)?;
-        let once = !matches!(request, TargetRequest::Witness { .. } | TargetRequest::Seek { .. });
+        let once = !request.repeatable();
         let call = TargetCall { member, map_epoch: self.map().epoch, request };
         let body = wire::encode(&call);
         wire::decode(&self.plain(server, Kind::Target, body, capability, once, 0).await?.body)

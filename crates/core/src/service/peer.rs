@@ -369,10 +369,7 @@ impl Service {
             Kind::Write => self.write(now, peer, header, body),
             Kind::Target => {
                 let call: TargetCall = wire::decode(body)?;
-                let once = !matches!(
-                    call.request,
-                    TargetRequest::Witness { .. } | TargetRequest::Seek { .. }
-                );
+                let once = !call.request.repeatable();
                 self.run(peer, header, once, |service, peer| {
                     count(&service.counters.target_requests);
                     Ok(wire::encode(&service.target_call(now, peer, &call)?))
@@ -390,7 +387,7 @@ impl Service {
             }
             Kind::Control => {
                 let request: ControlRequest = wire::decode(body)?;
-                let once = matches!(request, ControlRequest::Form(_));
+                let once = !request.repeatable();
                 let key = peer.known()?.key.clone();
                 self.later(peer, header, once, move |service| async move {
                     Ok(wire::encode(&service.control(now, &key, request).await?))

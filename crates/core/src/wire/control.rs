@@ -70,6 +70,14 @@ pub enum ControlRequest {
     Shutdown,
 }
 
+impl ControlRequest {
+    /// Whether it may be carried out again after a reconnect. A server is formed only once: the
+    /// answer to that is kept and repeated.
+    pub fn repeatable(&self) -> bool {
+        !matches!(self, ControlRequest::Form(_))
+    }
+}
+
 /// Answers to [`ControlRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ControlReply {

@@ -330,6 +330,14 @@ pub enum TargetRequest {
     },
 }
 
+impl TargetRequest {
+    /// Whether it may be carried out again after a reconnect (it changes nothing). The others
+    /// happen once: their answer is kept and repeated.
+    pub fn repeatable(&self) -> bool {
+        matches!(self, TargetRequest::Witness { .. } | TargetRequest::Seek { .. })
+    }
+}
+
 /// Answers to [`TargetRequest`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TargetReply {
