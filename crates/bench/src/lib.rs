@@ -2,6 +2,10 @@
 //! run and in the same pattern, and gives every figure also as a share of that limit.
 #![warn(missing_docs)]
 
+mod machine;
 mod memory;
 pub mod netpipe;
+mod process;
+mod progress;
 mod size;
+mod spread;

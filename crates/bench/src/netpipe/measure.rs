@@ -3,6 +3,7 @@
 use super::pattern::Cursor;
 use super::stamp::{History, Mismatch};
 use super::target::Target;
+use crate::spread::Spread;
 use clap::ValueEnum;
 use serde::Serialize;
 use std::time::Instant;
@@ -30,23 +31,6 @@ pub(super) struct Plan {
     pub(super) cache_invalidate: bool,
     /// In whose file to spoil a byte.
     pub(super) spoil: Option<&'static str>,
-}
-
-/// A median over the turns, and between what they lay.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Spread {
-    pub(super) median: f64,
-    pub(super) min: f64,
-    pub(super) max: f64,
-}
-
-impl Spread {
-    pub(super) fn of(mut values: Vec<f64>) -> Option<Spread> {
-        values.sort_by(f64::total_cmp);
-        let (&min, &max) = (values.first()?, values.last()?);
-        let median = (values[(values.len() - 1) / 2] + values[values.len() / 2]) / 2.0;
-        Some(Spread { median, min, max })
-    }
 }
 
 /// What one target did at one size.

@@ -12,11 +12,12 @@ mod target;
 mod wire;
 
 use crate::memory::Region;
+use crate::process::Child;
+use crate::progress::progress;
 use crate::size;
 use clap::{Args, ValueEnum};
 use measure::{Mode, Subject, Verdict};
 use report::{Report, Settings};
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use target::{PoolFile, PosixFile, Target};
 use weir_core::error::{Code, Error, Result};
@@ -201,14 +202,6 @@ pub fn run(arguments: &Arguments) -> Result<()> {
     report.print(arguments.json.as_deref())
 }
 
-fn progress(text: &str) {
-    let mut output = std::io::stderr().lock();
-    if output.is_terminal() {
-        // Nobody waits for progress that cannot be shown.
-        let _ = write!(output, "\r\x1b[K{text}").and_then(|()| output.flush());
-    }
-}
-
 fn wrong(object: &str, cause: String) -> Error {
     Error::because(Code::Invalid, cause).on("use", object)
 }
@@ -286,7 +279,7 @@ impl Arguments {
             let mut addresses = self.wire.clone();
             if addresses.is_empty() {
                 for _ in 0..columns {
-                    let child = process::Child::wire(wire_share)?;
+                    let child = process::wire(wire_share)?;
                     addresses.push(child.address.clone());
                     children.push(child);
                 }
@@ -315,7 +308,7 @@ impl Arguments {
 /// The bare wire with the servers that were started for it.
 struct Tethered {
     wire: wire::Wire,
-    _servers: Vec<process::Child>,
+    _servers: Vec<Child>,
 }
 
 impl Target for Tethered {

@@ -1,89 +1,29 @@
-//! Servers in processes of their own: this program again, on a tether.
+//! What netpipe runs in processes of their own.
 
 use super::wire;
-use std::ffi::OsString;
-use std::io::{BufRead, BufReader, Read, Write};
+use crate::process::{Child, announce, wait_for_end};
+use std::io::BufRead;
 use std::net::TcpListener;
-use std::process::{self, ChildStdin, Command, Stdio};
-use std::time::{Duration, Instant};
 use weir_core::auth::Secret;
 use weir_core::config::Timing;
 use weir_core::error::{Code, Error, Result};
 use weir_server::{Server, ServerOptions};
 
-/// How long a server may take to end by itself.
-const END_LIMIT: Duration = Duration::from_secs(3);
 /// For the names of a few files.
 const METADATA_BYTES: u64 = 16 << 20;
-
-/// A server process. It ends with this value, or with this process, however that ends: its
-/// standard input closes.
-pub(super) struct Child {
-    process: process::Child,
-    tether: Option<ChildStdin>,
-    /// Where it listens.
-    pub(super) address: String,
-}
 
 fn trouble(error: std::io::Error) -> Error {
     Error::because(Code::ServerLost, error.to_string()).on("start", "server process")
 }
 
-impl Child {
-    /// A pool's server with memory of this size.
-    pub(super) fn pool(memory: u64, secret: &Secret) -> Result<Child> {
-        Child::start(&format!("pool:{memory}"), &format!("{}\n", secret.to_text()))
-    }
-
-    /// The bare wire's server with memory of this size.
-    pub(super) fn wire(memory: u64) -> Result<Child> {
-        Child::start(&format!("wire:{memory}"), "")
-    }
-
-    /// Starts this program again. The command line is the same, so that whatever program the
-    /// benchmark is part of finds its way here, and a role follows.
-    fn start(role: &str, says: &str) -> Result<Child> {
-        let program = std::env::current_exe().map_err(trouble)?;
-        let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-        let mut process = Command::new(program)
-            .args(arguments)
-            .arg("--role")
-            .arg(role)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(trouble)?;
-        let tether = process.stdin.take();
-        let output = process.stdout.take();
-        let mut child = Child { process, tether, address: String::new() };
-        if let Some(tether) = &mut child.tether {
-            tether.write_all(says.as_bytes()).map_err(trouble)?;
-        }
-        if let Some(output) = output {
-            BufReader::new(output).read_line(&mut child.address).map_err(trouble)?;
-        }
-        child.address.truncate(child.address.trim_end().len());
-        if child.address.is_empty() {
-            return Err(trouble(std::io::Error::other("it ended before it listened")));
-        }
-        Ok(child)
-    }
+/// A pool's server with memory of this size.
+pub(super) fn pool(memory: u64, secret: &Secret) -> Result<Child> {
+    Child::start(&format!("pool:{memory}"), &secret.to_text())
 }
 
-impl Drop for Child {
-    fn drop(&mut self) {
-        self.tether = None;
-        let until = Instant::now() + END_LIMIT;
-        while Instant::now() < until {
-            match self.process.try_wait() {
-                Ok(None) => std::thread::sleep(Duration::from_millis(5)),
-                _ => return,
-            }
-        }
-        // A child of ours that does not end: its own handle, never a name.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// The bare wire's server with memory of this size.
+pub(super) fn wire(memory: u64) -> Result<Child> {
+    Child::start(&format!("wire:{memory}"), "")
 }
 
 /// What this process is to be, if it was started by [`Child`].
@@ -168,16 +108,16 @@ pub(super) fn play(role: Role) -> Result<()> {
                 threads: 0,
                 timing: Timing::default(),
             })?;
-            wire::announce(server.address()).map_err(trouble)?;
+            announce(server.address()).map_err(trouble)?;
             wait_for_end();
         }
         Role::Wire { memory } => {
             let listener = TcpListener::bind("127.0.0.1:0").map_err(trouble)?;
-            wire::announce(listener.local_addr().map_err(trouble)?).map_err(trouble)?;
+            announce(listener.local_addr().map_err(trouble)?).map_err(trouble)?;
             std::thread::spawn(move || {
                 if let Err(error) = wire::serve(&listener, memory) {
                     eprintln!("wire: {error}");
-                    process::exit(1);
+                    std::process::exit(1);
                 }
             });
             wait_for_end();
@@ -192,12 +132,6 @@ pub(super) fn serve_wire(listen: &str, memory: u64) -> Result<()> {
         Error::because(Code::Invalid, error.to_string()).on("listen on", listen)
     };
     let listener = TcpListener::bind(listen).map_err(failed)?;
-    wire::announce(listener.local_addr().map_err(failed)?).map_err(failed)?;
+    announce(listener.local_addr().map_err(failed)?).map_err(failed)?;
     wire::serve(&listener, memory).map_err(failed)
-}
-
-fn wait_for_end() {
-    let mut input = std::io::stdin().lock();
-    let mut bytes = [0; 64];
-    while matches!(input.read(&mut bytes), Ok(1..)) {}
 }

@@ -1,6 +1,7 @@
 //! What came out: tables for people, JSON for programs, and how far the aims are reached.
 
 use super::measure::{Figure, Mode, Point, Verdict};
+use crate::machine::Machine;
 use crate::size;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -24,31 +25,6 @@ pub(super) struct Settings {
     pub(super) pinned: bool,
     pub(super) seconds: f64,
     pub(super) repeats: u16,
-}
-
-/// On what it was measured.
-#[derive(Clone, Debug, Serialize)]
-struct Machine {
-    cores: usize,
-    kernel: String,
-    congestion_control: String,
-    /// Runnable processes on average in the last minute, at the end: others disturb.
-    load: f64,
-}
-
-impl Machine {
-    fn look() -> Machine {
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-        let load = read("/proc/loadavg");
-        Machine {
-            // Not those that this process is bound to.
-            // SAFETY: no pointers.
-            cores: unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) }.max(1) as usize,
-            kernel: read("/proc/sys/kernel/osrelease"),
-            congestion_control: read("/proc/sys/net/ipv4/tcp_congestion_control"),
-            load: load.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0),
-        }
-    }
 }
 
 /// One aim, and what was reached: the worst of the sizes that it is about.
@@ -304,8 +280,9 @@ fn digits(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::measure::{Share, Spread};
+    use super::super::measure::Share;
     use super::*;
+    use crate::spread::Spread;
 
     fn figure(target: &str, value: f64, share: Option<f64>) -> Figure {
         let spread = |value| Spread { median: value, min: value * 0.9, max: value * 1.1 };

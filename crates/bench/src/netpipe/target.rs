@@ -1,6 +1,7 @@
 //! What is measured: a pool, the bare wire, a file of the kernel's.
 
-use super::{Arguments, process::Child};
+use super::{Arguments, process};
+use crate::process::Child;
 use futures_util::future::try_join_all;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -53,7 +54,7 @@ impl PoolFile {
                 })?;
                 let secret = Secret::from_bytes(bytes);
                 for _ in 0..arguments.servers {
-                    servers.push(Child::pool(memory, &secret)?);
+                    servers.push(process::pool(memory, &secret)?);
                 }
                 let addresses: Vec<String> =
                     servers.iter().map(|server| server.address.clone()).collect();

@@ -5,7 +5,7 @@
 
 use super::target::Target;
 use crate::memory::Region;
-use std::io::{self, Write};
+use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -462,13 +462,6 @@ impl Target for Wire {
         // SAFETY: the memory is valid as long as this call, and borrowed for it alone.
         unsafe { self.run(Kind::Read, operations, memory.as_mut_ptr()) }
     }
-}
-
-/// Says where a listener is, on standard output, for who started this process.
-pub(super) fn announce(address: impl std::fmt::Display) -> io::Result<()> {
-    let mut output = io::stdout().lock();
-    writeln!(output, "{address}")?;
-    output.flush()
 }
 
 #[cfg(test)]
