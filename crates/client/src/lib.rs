@@ -21,6 +21,7 @@
 //! ```
 #![warn(missing_docs)]
 
+pub mod lending;
 mod net;
 mod pool;
 

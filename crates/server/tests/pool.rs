@@ -366,3 +366,57 @@ fn a_wrong_secret_gets_nothing() {
     };
     assert_eq!(error.code, Code::Unauthenticated, "{error}");
 }
+
+#[test]
+fn a_borrowed_file_is_read_and_written_and_its_lender_settles_no_wrong_size() {
+    let pool = start(3, 8 << 20);
+    let (lender, borrower) = (pool.connect(), pool.connect());
+    let place = Place::new(Ino::ROOT, "lent");
+    let who = me();
+    let create =
+        lender.fs().create(&who, place, 0o600, true, OpenMode::READ_WRITE, LayoutWish::default());
+    let (file, _, _) = lender.run(create).expect("created");
+    let bytes = pattern(1 << 20, 5);
+    lender.run(file.write_at(&bytes[..1000], 0)).expect("written");
+
+    let loan = lender.run(file.lend()).expect("lent");
+    let borrowed = borrower.fs().borrow(loan);
+    borrower.run(borrowed.write_at(&bytes[1000..], 1000)).expect("written");
+    let mut read = vec![0; bytes.len()];
+    assert_eq!(borrower.run(borrowed.read_at(&mut read, 0)), Ok(bytes.len()));
+    assert_eq!(read, bytes);
+    assert_eq!(lender.run(file.read_at(&mut read, 0)), Ok(bytes.len()));
+    assert_eq!(read, bytes);
+
+    // What needs the handle is the lender's to do; a truncation is seen at once.
+    assert_eq!(borrower.run(borrowed.truncate(0)).unwrap_err().code, Code::Invalid);
+    assert_eq!(borrower.run(borrowed.append(b"x")).unwrap_err().code, Code::Invalid);
+    lender.run(file.truncate(5000)).expect("truncated");
+    assert_eq!(borrower.run(borrowed.size()), Ok(5000));
+    borrower.run(borrowed.write_at(b"end", 6000)).expect("written");
+
+    // Closing it is nothing; the lender's handle, which wrote less, must not say how long it is.
+    borrower.run(borrowed.close()).expect("closed");
+    lender.run(file.close()).expect("closed");
+    let attributes = lender.run(lender.fs().attributes(&me(), file.ino())).expect("found");
+    assert_eq!(attributes.size, 6003);
+}
+
+#[test]
+fn an_expired_loan_is_refused_until_it_is_extended() {
+    let pool = start(2, 8 << 20);
+    let (lender, borrower) = (pool.connect(), pool.connect());
+    let place = Place::new(Ino::ROOT, "lent");
+    let who = me();
+    let create =
+        lender.fs().create(&who, place, 0o600, true, OpenMode::READ_WRITE, LayoutWish::default());
+    let (file, _, _) = lender.run(create).expect("created");
+    let mut loan = lender.run(file.lend()).expect("lent");
+    // As one that is too old, or forged, looks to a target.
+    loan.capability.expires.0 -= 1;
+    let borrowed = borrower.fs().borrow(loan);
+    let refused = borrower.run(borrowed.write_at(b"x", 0)).unwrap_err();
+    assert_eq!(refused.code, Code::NoCapability);
+    borrowed.extend(lender.run(file.lend()).expect("lent"));
+    borrower.run(borrowed.write_at(b"x", 0)).expect("written");
+}

@@ -12,8 +12,27 @@ use crate::wire::Kind;
 use crate::wire::data::{Io, TargetReply, TargetRequest, Witness};
 use crate::wire::meta::{MetaReply, MetaRequest, OpenMode, Opened, Settlement};
 use futures_util::future::join_all;
+use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What another client needs to read and write a file that this one has open: a mount lends files
+/// to the programs beside it. Good while the lender's handle is open and the capability lasts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Loan {
+    /// For messages.
+    pub name: String,
+    /// Which file.
+    pub ino: Ino,
+    /// For what it is open.
+    pub mode: OpenMode,
+    /// Where its objects are.
+    pub layout: Layout,
+    /// Leave to use them.
+    pub capability: Capability,
+    /// Newest data epoch known.
+    pub epoch: u32,
+}
 
 /// An open regular file. Cheap to clone; [`File::close`] ends the handle for all clones.
 pub struct File<R: Rpc> {
@@ -32,7 +51,8 @@ struct Shared<R: Rpc> {
     name: String,
     ino: Ino,
     mode: OpenMode,
-    handle: u64,
+    /// None: borrowed, the lender has it.
+    handle: Option<u64>,
     layout: Layout,
     state: Mutex<State>,
 }
@@ -83,8 +103,16 @@ impl<R: Rpc> File<R> {
             mtime: WallTime(0),
             writes_open: 0,
         });
-        let shared =
-            Shared { fs: fs.clone(), who: who.clone(), name, ino, mode, handle, layout, state };
+        let shared = Shared {
+            fs: fs.clone(),
+            who: who.clone(),
+            name,
+            ino,
+            mode,
+            handle: Some(handle),
+            layout,
+            state,
+        };
         let file = File { shared: Arc::new(shared) };
         let ready = async {
             if let Some(pending) = truncation {
@@ -109,6 +137,54 @@ impl<R: Rpc> File<R> {
                 Err(error)
             }
         }
+    }
+
+    /// The file that another client has lent. It reads and writes; what needs the handle (append,
+    /// truncate) is the lender's to do, and closing is nothing. When the capability has expired,
+    /// requests fail with `NoCapability`: [`File::extend`] with a fresh loan.
+    pub(super) fn borrowed(fs: Fs<R>, loan: Loan) -> File<R> {
+        let Loan { name, ino, mode, layout, capability, epoch } = loan;
+        let state = State {
+            capability: Arc::new(capability),
+            epoch,
+            version: 0,
+            size: None,
+            mtime: WallTime(0),
+            writes_open: 0,
+        };
+        let who = super::ITSELF;
+        let state = Mutex::new(state);
+        let shared = Shared { fs, who, name, ino, mode, handle: None, layout, state };
+        File { shared: Arc::new(shared) }
+    }
+
+    /// Takes over a fresh loan of the same file.
+    pub fn extend(&self, loan: Loan) {
+        let mut state = self.lock();
+        state.capability = Arc::new(loan.capability);
+        state.epoch = state.epoch.max(loan.epoch);
+    }
+
+    /// Lends the file to another client: with [`Fs::borrow`] it reads and writes by itself. From now
+    /// on this handle cannot tell the file's size when it is closed; the targets are asked instead.
+    pub async fn lend(&self) -> Result<Loan> {
+        let shared = &self.shared;
+        // The whole of a capability's time is worth more to the borrower than a request to us.
+        self.fresh_capability().await.map_err(|error| error.on("lend", &shared.name))?;
+        let mut state = self.lock();
+        state.size = None;
+        Ok(Loan {
+            name: shared.name.clone(),
+            ino: shared.ino,
+            mode: shared.mode,
+            layout: shared.layout.clone(),
+            capability: (*state.capability).clone(),
+            epoch: state.epoch,
+        })
+    }
+
+    fn handle(&self) -> Result<u64> {
+        self.shared.handle.ok_or_else(|| Error::because(Code::Invalid, "file is borrowed"))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -312,6 +388,9 @@ impl<R: Rpc> File<R> {
             // this future is part of theirs.
             match unsafe { fs.retry(server, call) }.await {
                 Err(error) if error.code == Code::NoCapability && !renewed => {
+                    if self.shared.handle.is_none() {
+                        return Err(error);
+                    }
                     renewed = true;
                     self.renew().await?;
                 }
@@ -337,6 +416,9 @@ impl<R: Rpc> File<R> {
 
     async fn fresh_capability(&self) -> Result<()> {
         let fs = &self.shared.fs;
+        if self.shared.handle.is_none() {
+            return Ok(());
+        }
         let left_ns = self.lock().capability.expires.0 - fs.rpc().now().wall.0;
         let whole_ns = fs.options().timing.capability_ms as i64 * 1_000_000;
         if left_ns > whole_ns / 4 { Ok(()) } else { self.renew().await }
@@ -344,7 +426,7 @@ impl<R: Rpc> File<R> {
 
     async fn renew(&self) -> Result<()> {
         let shared = &self.shared;
-        let request = MetaRequest::Renew { handle: shared.handle };
+        let request = MetaRequest::Renew { handle: self.handle()? };
         match shared.fs.meta(&shared.who, shared.ino, request).await? {
             MetaReply::Opened(opened) => {
                 self.lock().capability = Arc::new(opened.capability);
@@ -393,8 +475,8 @@ impl<R: Rpc> File<R> {
     pub async fn append(&self, bytes: &[u8]) -> Result<u64> {
         let shared = &self.shared;
         let reserve = async {
+            let (handle, length) = (self.handle()?, bytes.len() as u64);
             let floor = self.size().await?;
-            let (handle, length) = (shared.handle, bytes.len() as u64);
             let request = MetaRequest::ReserveAppend { handle, length, floor };
             match shared.fs.meta(&shared.who, shared.ino, request).await? {
                 MetaReply::Reserved { offset } => Ok(offset),
@@ -413,7 +495,7 @@ impl<R: Rpc> File<R> {
             return Err(Error::because(Code::Invalid, "file is not open for writing")
                 .on("truncate", &shared.name));
         }
-        let handle = Some(shared.handle);
+        let handle = Some(self.handle().map_err(|error| error.on("truncate", &shared.name))?);
         let version = shared.fs.truncate_through(&shared.who, shared.ino, size, handle).await;
         let (version, epoch) = version.map_err(|error| error.on("truncate", &shared.name))?;
         let mut state = self.lock();
@@ -507,13 +589,16 @@ impl<R: Rpc> File<R> {
     /// Ends the handle, and reports what this writer knows of the file's size and last write.
     pub async fn close(&self) -> Result<()> {
         let shared = &self.shared;
+        let Some(handle) = shared.handle else {
+            return Ok(());
+        };
         let settlement = {
             let state = self.lock();
             let settlement = |size| Settlement { version: state.version, size, mtime: state.mtime };
             let known = shared.mode.write && state.writes_open == 0;
             state.size.filter(|_| known).map(settlement)
         };
-        let request = MetaRequest::Close { handle: shared.handle, settlement };
+        let request = MetaRequest::Close { handle, settlement };
         let close = async {
             match shared.fs.meta(&shared.who, shared.ino, request).await? {
                 MetaReply::Gone { reap, order } => {

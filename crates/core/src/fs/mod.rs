@@ -5,7 +5,7 @@
 mod file;
 mod plan;
 
-pub use file::File;
+pub use file::{File, Loan};
 
 use crate::auth::{Capability, ReapOrder};
 use crate::config::{REAP_BATCH_MAX, Timing};
@@ -427,6 +427,11 @@ impl<R: Rpc> Fs<R> {
         opened
             .map(|(file, attributes, _)| (file, attributes))
             .map_err(|error| error.on("open", name))
+    }
+
+    /// The file that another client of the pool has open and lends to this one.
+    pub fn borrow(&self, loan: Loan) -> File<R> {
+        File::borrowed(self.clone(), loan)
     }
 
     async fn opened(

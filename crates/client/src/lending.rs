@@ -1,0 +1,286 @@
+//! What a mount lends to the programs beside it: leave to read and write a file that the kernel has
+//! open for them, by connections of their own; and a *board*, memory shared with them, on which they
+//! count what they do and find out which files the kernel has pages of.
+//!
+//! A program asks with an ioctl on the open descriptor. Only descriptors of a mount of ours know it,
+//! so that the answer is also how a program tells them from others.
+
+use serde::{Deserialize, Serialize};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use weir_core::error::Result;
+use weir_core::fs::Loan;
+use weir_core::wire;
+
+/// Bytes that an answer has room for (the kernel's limit is 16 KiB less one). A layout of more than
+/// about a thousand targets does not fit: such files go through the kernel.
+pub const LENT_BYTES_MAX: usize = 16_000;
+/// The ioctl: reads up to [`LENT_BYTES_MAX`] bytes, a [`Lent`] behind its length. The number is
+/// the kernel's `_IOR('w', 1, …)`.
+pub const LEND: u32 = (2 << 30) | ((LENT_BYTES_MAX as u32) << 16) | ((b'w' as u32) << 8) | 1;
+
+/// An answer to [`LEND`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lent {
+    /// The pool's directory, where its address and its secret are.
+    pub pool: String,
+    /// The mount's board.
+    pub board: String,
+    /// Where on the board to count.
+    pub cell: u32,
+    /// The file.
+    pub file: Loan,
+}
+
+impl Lent {
+    /// As the ioctl gives it; none if there is no room for it.
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        let body = wire::encode(self);
+        let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
+        bytes.extend(body);
+        (bytes.len() <= LENT_BYTES_MAX).then_some(bytes)
+    }
+
+    /// What the ioctl gave.
+    pub fn decode(bytes: &[u8]) -> Result<Lent> {
+        let (length, rest) =
+            bytes.split_first_chunk::<4>().ok_or_else(|| wire::protocol("loan without length"))?;
+        let body = rest
+            .get(..u32::from_le_bytes(*length) as usize)
+            .ok_or_else(|| wire::protocol("loan is cut short"))?;
+        wire::decode(body)
+    }
+}
+
+/// Files are told apart by so many buckets; two in one are treated alike, which costs speed alone.
+const BUCKETS: usize = 64 * 1024;
+/// Cells to count in.
+pub const CELLS: usize = 4100;
+/// First bytes of a board; changes with its form.
+const MAGIC: u64 = 0x0001_6472_6165_6977;
+
+/// Counters that a program adds to: requests, bytes and nanoseconds of one path's files.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Cell {
+    /// Read calls.
+    pub reads: AtomicU64,
+    /// Write calls.
+    pub writes: AtomicU64,
+    /// Bytes read.
+    pub bytes_read: AtomicU64,
+    /// Bytes written.
+    pub bytes_written: AtomicU64,
+    /// Nanoseconds in read calls.
+    pub read_ns: AtomicU64,
+    /// Nanoseconds in write calls.
+    pub write_ns: AtomicU64,
+    /// Read calls that failed.
+    pub read_errors: AtomicU64,
+    /// Write calls that failed.
+    pub write_errors: AtomicU64,
+}
+
+#[repr(C)]
+struct Memory {
+    magic: AtomicU64,
+    next_cell: AtomicU32,
+    buckets: [AtomicU8; BUCKETS],
+    cells: [Cell; CELLS],
+}
+
+/// A mount's board: a file mapped by the mount and by the programs beside it. It is believed in
+/// nothing but speed and counts: who spoils it spoils what he may spoil anyway.
+pub struct Board {
+    memory: NonNull<Memory>,
+    path: PathBuf,
+    /// Whether the file is ours to remove.
+    maker: bool,
+}
+
+// SAFETY: nothing but atomics in there.
+unsafe impl Send for Board {}
+// SAFETY: as above.
+unsafe impl Sync for Board {}
+
+impl Board {
+    /// Makes a mount's board in this directory, which only its user can enter.
+    pub fn make(directory: &Path) -> io::Result<Board> {
+        static BOARDS: AtomicU32 = AtomicU32::new(0);
+        let number = BOARDS.fetch_add(1, Ordering::Relaxed);
+        let path = directory.join(format!("board-{}-{number}", std::process::id()));
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)?;
+        file.set_len(size_of::<Memory>() as u64)?;
+        let board = Board { memory: map(&file)?, path, maker: true };
+        board.memory().magic.store(MAGIC, Ordering::Release);
+        Ok(board)
+    }
+
+    /// Opens the board that a mount named.
+    pub fn open(path: &Path) -> io::Result<Board> {
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        if file.metadata()?.len() < size_of::<Memory>() as u64 {
+            return Err(io::Error::other("not a board"));
+        }
+        let board = Board { memory: map(&file)?, path: path.to_owned(), maker: false };
+        match board.memory().magic.load(Ordering::Acquire) {
+            MAGIC => Ok(board),
+            _ => Err(io::Error::other("board of another version")),
+        }
+    }
+
+    fn memory(&self) -> &Memory {
+        // SAFETY: mapped until `self` is dropped, of this size; all-zero bytes are valid atomics.
+        unsafe { self.memory.as_ref() }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn bucket(&self, ino: u64) -> &AtomicU8 {
+        // Inode numbers are dense; the multiplication spreads what shares low bits.
+        let hash = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+        &self.memory().buckets[hash as usize % BUCKETS]
+    }
+
+    /// The kernel has, or is about to have, pages of this file.
+    pub fn mark(&self, ino: u64) {
+        // Stays at the top once there: then it is never unmarked, which is safe.
+        let more = |marks: u8| marks.checked_add(1);
+        let _ = self.bucket(ino).fetch_update(Ordering::SeqCst, Ordering::SeqCst, more);
+    }
+
+    /// Takes one [`Board::mark`] back.
+    pub fn unmark(&self, ino: u64) {
+        let fewer = |marks: u8| (marks != u8::MAX).then(|| marks.saturating_sub(1));
+        let _ = self.bucket(ino).fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);
+    }
+
+    /// Whether the kernel may have pages of this file: then only requests through the kernel see
+    /// what was written to them, and are seen in them.
+    pub fn marked(&self, ino: u64) -> bool {
+        self.bucket(ino).load(Ordering::SeqCst) != 0
+    }
+
+    /// The number of a cell that nobody else was given, as long as there are any; then the last.
+    pub fn new_cell(&self) -> u32 {
+        self.memory().next_cell.fetch_add(1, Ordering::Relaxed).min(CELLS as u32 - 1)
+    }
+
+    /// A cell.
+    pub fn cell(&self, number: u32) -> &Cell {
+        &self.memory().cells[(number as usize).min(CELLS - 1)]
+    }
+}
+
+fn map(file: &File) -> io::Result<NonNull<Memory>> {
+    // SAFETY: a fresh mapping of a file of that size.
+    let address = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            size_of::<Memory>(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    match NonNull::new(address) {
+        Some(memory) if address != libc::MAP_FAILED => Ok(memory.cast()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+impl Drop for Board {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `map`, and nobody has a reference any more.
+        unsafe { libc::munmap(self.memory.as_ptr().cast(), size_of::<Memory>()) };
+        if self.maker {
+            // Best effort: it goes with the pool's directory.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_board_is_shared_and_goes_with_its_maker() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let board = Board::make(directory.path()).expect("made");
+        let other = Board::open(board.path()).expect("opened");
+        assert!(!other.marked(7));
+        board.mark(7);
+        board.mark(7);
+        board.unmark(7);
+        assert!(other.marked(7));
+        board.unmark(7);
+        board.unmark(7);
+        assert!(!other.marked(7));
+        let cell = board.new_cell();
+        other.cell(cell).reads.fetch_add(3, Ordering::Relaxed);
+        assert_eq!(board.cell(cell).reads.load(Ordering::Relaxed), 3);
+        assert_ne!(board.new_cell(), cell);
+        let path = board.path().to_owned();
+        drop(other);
+        assert!(path.exists());
+        drop(board);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn more_marks_than_can_be_counted_stay() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let board = Board::make(directory.path()).expect("made");
+        for _ in 0..300 {
+            board.mark(9);
+        }
+        for _ in 0..300 {
+            board.unmark(9);
+        }
+        assert!(board.marked(9));
+    }
+
+    #[test]
+    fn cells_do_not_run_out_of_bounds() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let board = Board::make(directory.path()).expect("made");
+        for _ in 0..CELLS + 10 {
+            board.cell(board.new_cell());
+        }
+        assert_eq!(board.new_cell() as usize, CELLS - 1);
+        board.cell(u32::MAX);
+    }
+
+    #[test]
+    fn what_is_no_board_is_refused() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let path = directory.path().join("x");
+        std::fs::write(&path, "short").expect("written");
+        assert!(Board::open(&path).is_err());
+        std::fs::write(&path, vec![1; size_of::<Memory>()]).expect("written");
+        assert!(Board::open(&path).is_err());
+    }
+
+    #[test]
+    fn loans_cut_short_are_refused() {
+        for bytes in [&b""[..], &[9, 0], &[9, 0, 0, 0, 1], &[255, 255, 255, 255]] {
+            assert!(Lent::decode(bytes).is_err());
+        }
+    }
+}
