@@ -86,6 +86,21 @@ pub struct Cell {
     pub write_errors: AtomicU64,
 }
 
+impl Cell {
+    fn counters(&self) -> [&AtomicU64; 8] {
+        [
+            &self.reads,
+            &self.writes,
+            &self.bytes_read,
+            &self.bytes_written,
+            &self.read_ns,
+            &self.write_ns,
+            &self.read_errors,
+            &self.write_errors,
+        ]
+    }
+}
+
 #[repr(C)]
 struct Memory {
     magic: AtomicU64,
@@ -180,6 +195,18 @@ impl Board {
         self.memory().next_cell.fetch_add(1, Ordering::Relaxed).min(CELLS as u32 - 1)
     }
 
+    /// Sums over all cells.
+    pub fn total(&self) -> Cell {
+        let total = Cell::default();
+        let given = self.memory().next_cell.load(Ordering::Relaxed).min(CELLS as u32);
+        for number in 0..given {
+            for (sum, counter) in total.counters().into_iter().zip(self.cell(number).counters()) {
+                sum.fetch_add(counter.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+        }
+        total
+    }
+
     /// A cell.
     pub fn cell(&self, number: u32) -> &Cell {
         &self.memory().cells[(number as usize).min(CELLS - 1)]
@@ -235,6 +262,8 @@ mod tests {
         let cell = board.new_cell();
         other.cell(cell).reads.fetch_add(3, Ordering::Relaxed);
         assert_eq!(board.cell(cell).reads.load(Ordering::Relaxed), 3);
+        other.cell(board.new_cell()).reads.fetch_add(4, Ordering::Relaxed);
+        assert_eq!(board.total().reads.load(Ordering::Relaxed), 7);
         assert_ne!(board.new_cell(), cell);
         let path = board.path().to_owned();
         drop(other);

@@ -85,6 +85,9 @@ pub struct ConnectOptions {
     pub transfer_size: usize,
     /// Times of the protocol.
     pub timing: Timing,
+    /// Whether a thread keeps the lease of what is open and frees what was unlinked. Who works on
+    /// borrowed files alone needs none.
+    pub keeps_lease: bool,
 }
 
 impl Default for ConnectOptions {
@@ -93,6 +96,7 @@ impl Default for ConnectOptions {
             connections: 1,
             transfer_size: FsOptions::default().transfer_size,
             timing: Timing::default(),
+            keeps_lease: true,
         }
     }
 }
@@ -196,10 +200,12 @@ impl Pool {
         let inner = Arc::new(Inner { fs, ended: ended.clone() });
         let renew = Duration::from_millis(options.timing.renew_ms);
         let weak = Arc::downgrade(&inner);
-        std::thread::Builder::new()
-            .name("weir-lease".to_owned())
-            .spawn(move || housekeeping(&weak, &ended, renew))
-            .map_err(|error| Error::because(Code::Internal, format!("no thread: {error}")))?;
+        if options.keeps_lease {
+            std::thread::Builder::new()
+                .name("weir-lease".to_owned())
+                .spawn(move || housekeeping(&weak, &ended, renew))
+                .map_err(|error| Error::because(Code::Internal, format!("no thread: {error}")))?;
+        }
         Ok(Pool { inner })
     }
 

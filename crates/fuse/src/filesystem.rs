@@ -19,6 +19,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
+use weir_client::lending::LEND;
 use weir_core::config::NAME_BYTES_MAX;
 use weir_core::error::{Code, Error};
 use weir_core::layout::Extent;
@@ -315,17 +316,21 @@ impl Filesystem for WeirFilesystem {
     fn read(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         handle: FileHandle,
         offset: u64,
         size: u32,
         _flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let Some(open) = self.0.files.find(handle.0) else {
             return reply.error(Errno::EBADF);
         };
+        // The kernel names no owner when it fills its pages, and always one when a program reads.
+        if let (None, Some(lender)) = (lock_owner, &self.0.lender) {
+            lender.mapped(ino.0);
+        }
         BUFFER.with_borrow_mut(|buffer| {
             let size = size as usize;
             if buffer.len() < size {
@@ -396,7 +401,7 @@ impl Filesystem for WeirFilesystem {
     fn release(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         handle: FileHandle,
         _flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
@@ -406,6 +411,9 @@ impl Filesystem for WeirFilesystem {
         let Some(open) = self.0.files.remove(handle.0) else {
             return reply.error(Errno::EBADF);
         };
+        if let Some(lender) = &self.0.lender {
+            lender.closed(ino.0, || self.0.files.any(|open| open.file.ino().0 == ino.0));
+        }
         let (result, time) = self.0.timed(Operation::Close, open.file.close());
         open.counters.closed(time);
         done(result, reply);
@@ -652,14 +660,21 @@ impl Filesystem for WeirFilesystem {
         &self,
         _request: &Request,
         _ino: INodeNo,
-        _handle: FileHandle,
-        _flags: IoctlFlags,
-        _command: u32,
+        handle: FileHandle,
+        flags: IoctlFlags,
+        command: u32,
         _data: &[u8],
         _out_size: u32,
         reply: ReplyIoctl,
     ) {
-        reply.error(Errno::ENOTTY);
+        // A directory's handles are numbered apart from files'.
+        if command != LEND || flags.contains(IoctlFlags::FUSE_IOCTL_DIR) {
+            return reply.error(Errno::ENOTTY);
+        }
+        match self.0.lend(handle) {
+            Ok(lent) => reply.ioctl(0, &lent),
+            Err(errno) => reply.error(errno),
+        }
     }
 }
 

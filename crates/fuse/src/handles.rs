@@ -26,6 +26,12 @@ impl<T> Handles<T> {
         self.open.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
     }
 
+    /// Whether one of them is so.
+    pub(crate) fn any(&self, so: impl Fn(&T) -> bool) -> bool {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.values().any(|thing| so(thing))
+    }
+
     pub(crate) fn remove(&self, number: u64) -> Option<Arc<T>> {
         self.open.write().unwrap_or_else(PoisonError::into_inner).remove(&number)
     }

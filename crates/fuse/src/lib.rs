@@ -11,6 +11,7 @@ mod credentials;
 mod directory;
 mod filesystem;
 mod handles;
+mod ioctl;
 mod names;
 mod session;
 mod shared;

@@ -7,7 +7,7 @@ use fuser::{Config, MountOption, SessionACL, SessionUnmounter};
 use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use weir_client::Pool;
@@ -26,6 +26,10 @@ pub struct MountOptions {
     /// every read and write goes to the pool at once: the pool does the work, and every mount sees
     /// what every other one has written.
     pub caching: bool,
+    /// The pool's directory. If it is said, programs that can read the secret there are lent the
+    /// files they open, to read and write them by connections of their own (see
+    /// [`weir_client::lending`]).
+    pub pool_directory: Option<PathBuf>,
     /// Threads that serve requests; 0: twice as many as there are cores, within reason.
     pub threads: usize,
     /// Whether other users than the one who mounts are let in, each as who he is. Only
@@ -43,7 +47,7 @@ pub struct Session {
 }
 
 struct Mounted {
-    directory: std::path::PathBuf,
+    directory: PathBuf,
     unmounter: Mutex<SessionUnmounter>,
 }
 
@@ -52,7 +56,7 @@ struct Mounted {
 ///
 /// Fails if the kernel speaks no protocol that we do.
 pub fn serve(pool: Pool, device: OwnedFd, options: &MountOptions) -> Result<Session> {
-    let shared = Arc::new(Shared::new(pool, options.caching));
+    let shared = Arc::new(Shared::new(pool, options));
     // Whom to let in is the kernel's decision, by the options of the mount.
     let config = config(options, SessionACL::All);
     let filesystem = WeirFilesystem(shared.clone());
@@ -65,7 +69,7 @@ pub fn serve(pool: Pool, device: OwnedFd, options: &MountOptions) -> Result<Sess
 pub fn mount(pool: Pool, directory: &Path, options: &MountOptions) -> Result<Session> {
     let trouble = |error: io::Error| failed(&error).on("mount at", directory.display());
     let directory = directory.canonicalize().map_err(trouble)?;
-    let shared = Arc::new(Shared::new(pool, options.caching));
+    let shared = Arc::new(Shared::new(pool, options));
     let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     let mut config = config(options, acl);
     config.mount_options = vec![
@@ -157,7 +161,7 @@ impl Session {
 
     /// What was done through the mount so far.
     pub fn statistics(&self) -> Statistics {
-        self.shared.counters.snapshot()
+        self.shared.statistics()
     }
 }
 

@@ -5,8 +5,10 @@ use crate::cache::Cached;
 use crate::credentials::{self, Groups, allows};
 use crate::directory::Directory;
 use crate::handles::Handles;
+use crate::ioctl::Lender;
 use crate::names::Names;
-use crate::statistics::{Counters, FileCounters, Operation};
+use crate::session::MountOptions;
+use crate::statistics::{Counters, FileCounters, Operation, Statistics};
 use fuser::{Errno, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyEntry, Request};
 use std::ffi::OsStr;
 use std::future::Future;
@@ -36,6 +38,8 @@ pub(crate) struct Shared {
     pub(crate) names: Names,
     pub(crate) cached: Cached,
     groups: Groups,
+    /// None: files are not lent.
+    pub(crate) lender: Option<Lender>,
     pub(crate) counters: Counters,
 }
 
@@ -71,17 +75,23 @@ fn without_privileges(mode: u32) -> Option<u32> {
 }
 
 impl Shared {
-    pub(crate) fn new(pool: Pool, caching: bool) -> Shared {
+    pub(crate) fn new(pool: Pool, options: &MountOptions) -> Shared {
         Shared {
             pool,
-            caching,
+            caching: options.caching,
             files: Handles::new(),
             directories: Handles::new(),
             names: Names::default(),
             cached: Cached::default(),
             groups: Groups::default(),
+            lender: options.pool_directory.as_deref().and_then(Lender::new),
             counters: Counters::new(),
         }
+    }
+
+    /// What was done so far.
+    pub(crate) fn statistics(&self) -> Statistics {
+        self.counters.snapshot(self.lender.as_ref().map(|lender| &lender.board))
     }
 
     pub(crate) fn fs(&self) -> &Fs<Net> {

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
+use weir_client::lending::Board;
 
 /// Paths that are counted one by one; all that are opened later are counted together.
 pub const PATHS_MAX: usize = 4096;
@@ -111,6 +112,8 @@ pub(crate) struct FileCounters {
     write_ns: AtomicU64,
     close_ns: AtomicU64,
     other_ns: AtomicU64,
+    /// Where programs that were lent files of this path count.
+    cell: OnceLock<u32>,
 }
 
 #[derive(Debug, Default)]
@@ -159,8 +162,14 @@ impl FileCounters {
         add(&self.other_ns, ns(time));
     }
 
-    fn snapshot(&self) -> FileStatistics {
-        FileStatistics {
+    /// The board's cell for this path: its number.
+    pub(crate) fn cell(&self, board: &Board) -> u32 {
+        *self.cell.get_or_init(|| board.new_cell())
+    }
+
+    /// With what programs have counted on the board.
+    fn snapshot(&self, board: Option<&Board>) -> FileStatistics {
+        let mut counted = FileStatistics {
             opens: value(&self.opens),
             reads: value(&self.reads),
             writes: value(&self.writes),
@@ -171,7 +180,17 @@ impl FileCounters {
             write_ns: value(&self.write_ns),
             close_ns: value(&self.close_ns),
             other_ns: value(&self.other_ns),
+        };
+        if let (Some(board), Some(&cell)) = (board, self.cell.get()) {
+            let cell = board.cell(cell);
+            counted.reads += value(&cell.reads);
+            counted.writes += value(&cell.writes);
+            counted.bytes_read += value(&cell.bytes_read);
+            counted.bytes_written += value(&cell.bytes_written);
+            counted.read_ns += value(&cell.read_ns);
+            counted.write_ns += value(&cell.write_ns);
         }
+        counted
     }
 }
 
@@ -208,12 +227,15 @@ impl Counters {
         add(&counters.errors, u64::from(failed));
     }
 
-    pub(crate) fn snapshot(&self) -> Statistics {
-        let mut statistics = Statistics { others: self.others.snapshot(), ..Statistics::default() };
+    /// All that was counted, with what programs that were lent files have counted on the board:
+    /// their calls are the operations `direct read` and `direct write`.
+    pub(crate) fn snapshot(&self, board: Option<&Board>) -> Statistics {
+        let others = self.others.snapshot(board);
+        let mut statistics = Statistics { others, ..Statistics::default() };
         statistics.total = statistics.others;
         let files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
         for (path, counters) in files.iter() {
-            let file = counters.snapshot();
+            let file = counters.snapshot(board);
             statistics.total.add(&file);
             statistics.files.insert(path.clone(), file);
         }
@@ -224,6 +246,19 @@ impl Counters {
                 let entry = OperationStatistics { count, errors, ns };
                 statistics.operations.insert(operation.text().to_owned(), entry);
             }
+        }
+        if let Some(board) = board {
+            let direct = board.total();
+            let mut insert = |name: &str, count, errors, ns| {
+                if count > 0 {
+                    let entry = OperationStatistics { count, errors, ns };
+                    statistics.operations.insert(name.to_owned(), entry);
+                }
+            };
+            let [reads, read_errors] = [&direct.reads, &direct.read_errors].map(value);
+            insert("direct read", reads, read_errors, value(&direct.read_ns));
+            let [writes, write_errors] = [&direct.writes, &direct.write_errors].map(value);
+            insert("direct write", writes, write_errors, value(&direct.write_ns));
         }
         statistics
     }
@@ -243,7 +278,7 @@ mod tests {
         }
         counters.file("/0".to_owned()).wrote(7, Duration::from_nanos(5));
         counters.operation(Operation::Lookup, Duration::from_nanos(4), true);
-        let statistics = counters.snapshot();
+        let statistics = counters.snapshot(None);
         assert_eq!(statistics.files.len(), PATHS_MAX);
         assert_eq!(statistics.others.opens, 10);
         assert_eq!(statistics.total.bytes_read, 100 * (PATHS_MAX as u64 + 10));

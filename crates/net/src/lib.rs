@@ -6,6 +6,7 @@
 //! (`tests/conformance.rs`).
 #![warn(missing_docs)]
 
+pub mod descriptors;
 mod poller;
 pub mod tcp;
 

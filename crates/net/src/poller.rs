@@ -1,5 +1,6 @@
 //! Waits for many links at once: a thin face over epoll, level-triggered, with a way to wake it.
 
+use crate::descriptors::moved;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -32,7 +33,7 @@ fn owned(descriptor: libc::c_int) -> io::Result<OwnedFd> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel just gave us this descriptor; nobody else has it.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+    Ok(moved(unsafe { OwnedFd::from_raw_fd(descriptor) }))
 }
 
 impl Poller {

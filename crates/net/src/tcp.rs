@@ -1,5 +1,6 @@
 //! The TCP transport: sockets, and no copy in user space for large payloads.
 
+use crate::descriptors::moved;
 use crate::{Link, Payload, Placement, Received, Sink};
 use std::collections::VecDeque;
 use std::io;
@@ -32,9 +33,9 @@ pub fn connect<P: Payload>(address: SocketAddr) -> io::Result<TcpLink<P>> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel just gave us this descriptor.
-    let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    let socket = moved(unsafe { OwnedFd::from_raw_fd(descriptor) });
     // SAFETY: `storage` holds an address of `length` bytes.
-    let result = unsafe { libc::connect(descriptor, (&raw const storage).cast(), length) };
+    let result = unsafe { libc::connect(socket.as_raw_fd(), (&raw const storage).cast(), length) };
     if result < 0 {
         let error = io::Error::last_os_error();
         if error.raw_os_error() != Some(libc::EINPROGRESS) {

@@ -1,0 +1,80 @@
+//! Lends open files to the programs that have them open (see [`weir_client::lending`]).
+
+use crate::shared::{Open, Shared};
+use fuser::{Errno, FileHandle};
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Mutex, PoisonError};
+use weir_client::lending::{Board, Lent};
+
+/// What a mount needs to lend its files.
+pub(crate) struct Lender {
+    /// The pool's directory, as text.
+    pool: String,
+    /// The board, and its place as text.
+    pub(crate) board: Board,
+    place: String,
+    /// Files that the board is marked with.
+    marked: Mutex<HashSet<u64>>,
+}
+
+impl Lender {
+    /// None where a board cannot be had: then nothing is lent, and all goes through the kernel.
+    pub(crate) fn new(pool: &Path) -> Option<Lender> {
+        let made = Board::make(pool);
+        if let Err(error) = &made {
+            tracing::warn!(%error, "no board: programs read and write through the kernel");
+        }
+        let board = made.ok()?;
+        let place = board.path().to_str()?.to_owned();
+        Some(Lender { pool: pool.to_str()?.to_owned(), board, place, marked: Mutex::default() })
+    }
+
+    fn marked(&self) -> std::sync::MutexGuard<'_, HashSet<u64>> {
+        self.marked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The kernel fills its pages of this file, for a mapping.
+    pub(crate) fn mapped(&self, ino: u64) {
+        if self.marked().insert(ino) {
+            self.board.mark(ino);
+        }
+    }
+
+    /// A handle was closed; `open` says whether the file has others. A mapping holds one.
+    pub(crate) fn closed(&self, ino: u64, open: impl FnOnce() -> bool) {
+        let mut marked = self.marked();
+        if marked.contains(&ino) && !open() {
+            marked.remove(&ino);
+            self.board.unmark(ino);
+        }
+    }
+}
+
+impl Shared {
+    /// An answer to [`weir_client::lending::LEND`].
+    pub(crate) fn lend(&self, handle: FileHandle) -> Result<Vec<u8>, Errno> {
+        // Where the kernel caches it is faster than anyone beside it, and knows best.
+        let lender = self.lender.as_ref().filter(|_| !self.caching).ok_or(Errno::ENOTTY)?;
+        let open = self.files.find(handle.0).ok_or(Errno::EBADF)?;
+        // The first write has an end of privileges as its consequence, which is ours to see to.
+        if open.privileged.load(Ordering::Relaxed) && open.file.mode().write {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        self.lent(lender, &open).inspect_err(|errno| {
+            tracing::debug!(ino = open.file.ino().0, ?errno, "file was not lent");
+        })
+    }
+
+    fn lent(&self, lender: &Lender, open: &Open) -> Result<Vec<u8>, Errno> {
+        let file = self.pool.run(open.file.lend()).map_err(|error| crate::shared::errno(&error))?;
+        let lent = Lent {
+            pool: lender.pool.clone(),
+            board: lender.place.clone(),
+            cell: open.counters.cell(&lender.board),
+            file,
+        };
+        lent.encode().ok_or(Errno::EFBIG)
+    }
+}
