@@ -3,7 +3,7 @@
 use super::files::strip_set_ids;
 use super::path::{READ, SET_GID, WRITE, allows, demand, in_group, owns, show};
 use super::records::{DirectoryTimes, Inode, name_of, times_key, xattr_key, xattrs_of};
-use super::txn::{Fault, Step, peek};
+use super::txn::{Fault, Step, Txn, peek};
 use super::{MetaService, check_wish};
 use crate::config::{NAME_BYTES_MAX, XATTR_BYTES_MAX};
 use crate::error::{Code, Error, Result};
@@ -150,11 +150,11 @@ impl MetaService {
 
     pub(super) async fn set_xattr(
         &self,
+        txn: &mut Txn<'_>,
         now: Now,
         who: &Credentials,
         ino: Ino,
-        name: &[u8],
-        value: &[u8],
+        (name, value): (&[u8], &[u8]),
         mode: XattrMode,
     ) -> Step<MetaReply> {
         if value.len() > XATTR_BYTES_MAX {
@@ -163,7 +163,6 @@ impl MetaService {
                 format!("{} bytes in an extended attribute", value.len()),
             )));
         }
-        let mut txn = self.txn();
         let inode = txn.load(ino).await?;
         demand_xattr(who, ino, inode, name, WRITE)?;
         let count = inode.xattrs;
@@ -206,12 +205,12 @@ impl MetaService {
 
     pub(super) async fn remove_xattr(
         &self,
+        txn: &mut Txn<'_>,
         now: Now,
         who: &Credentials,
         ino: Ino,
         name: &[u8],
     ) -> Step<MetaReply> {
-        let mut txn = self.txn();
         let inode = txn.load(ino).await?;
         demand_xattr(who, ino, inode, name, WRITE)?;
         if txn.read(xattr_key(ino, name)).await?.is_none() {

@@ -1,6 +1,6 @@
 //! Regular files: opening and closing, truncation, and who knows their size.
 
-use super::path::{Last, READ, SET_GID, SET_UID, WRITE, demand};
+use super::path::{Last, READ, SEARCH, SET_GID, SET_UID, Spot, WRITE, demand, not_directory};
 use super::records::{Cut, Inode, Target};
 use super::txn::{Fault, Step, Txn, attempt, peek};
 use super::{MetaService, live::Handle, live::Hold};
@@ -43,9 +43,11 @@ impl MetaService {
                 }
             };
             let mut txn = self.txn();
-            self.enter(&mut txn, who, spot.directory).await?;
+            self.enter(&mut txn, who, &spot).await?;
             let Some(target) = txn.name(spot.directory, name).await? else {
-                return self.create_new(now, client, who, txn, spot.directory, name, wanted).await;
+                let at = (spot.directory, &name[..]);
+                let result = self.create_new(&mut txn, now, client, who, at, wanted).await;
+                return txn.conclude(result).await;
             };
             if wanted.exclusive {
                 return Err(Fault::Failed(super::names::exists(spot.directory, name)));
@@ -62,15 +64,13 @@ impl MetaService {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the second half of `create`")]
     async fn create_new(
         &self,
+        txn: &mut Txn<'_>,
         now: Now,
         client: ClientId,
         who: &Credentials,
-        mut txn: Txn<'_>,
-        directory: Ino,
-        name: &[u8],
+        (directory, name): (Ino, &[u8]),
         wanted: &Wanted,
     ) -> Step<MetaReply> {
         let parent = txn.inode(directory);
@@ -341,16 +341,18 @@ impl MetaService {
         &self,
         txn: &mut Txn<'_>,
         who: &Credentials,
-        directory: Ino,
-    ) -> Result<()> {
-        let inode = txn.load(directory).await?;
+        spot: &Spot,
+    ) -> Step<()> {
+        let inode = match txn.load(spot.directory).await {
+            Err(error) if error.code == Code::NotFound && spot.named => {
+                return Err(Fault::Conflict);
+            }
+            other => other?,
+        };
         if !inode.is_directory() {
-            return Err(Error::because(
-                Code::NotDirectory,
-                format!("inode {} is not a directory", directory.0),
-            ));
+            return Err(Fault::Failed(not_directory(spot.directory)));
         }
-        demand(inode, directory, who, super::path::SEARCH)
+        Ok(demand(inode, spot.directory, who, SEARCH)?)
     }
 }
 

@@ -43,7 +43,7 @@ use records::{
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use store::{Batch, Outcome};
-use txn::{Fault, Step, Txn, attempt, peek};
+use txn::{Fault, Step, Txn, attempt, peek, transact};
 
 /// Most columns of a layout made here: an answer to an opening may carry it twice, and must fit
 /// into [`crate::config::KEPT_REPLY_BYTES_MAX`].
@@ -161,29 +161,33 @@ impl MetaService {
             Renew { handle } => self.renew(now, client, handle).await,
             MakeDirectory { place, mode } => {
                 let new = names::New::directory(mode);
-                attempt!(self.make(now, who, &place, &new))
+                transact!(self, txn => self.make(&mut txn, now, who, &place, &new))
             }
             MakeNode { place, kind, mode, rdev } => {
                 let new = names::New::node(kind, mode, rdev)?;
-                attempt!(self.make(now, who, &place, &new))
+                transact!(self, txn => self.make(&mut txn, now, who, &place, &new))
             }
             Symlink { place, text } => {
                 let new = names::New::symlink(text)?;
-                attempt!(self.make(now, who, &place, &new))
+                transact!(self, txn => self.make(&mut txn, now, who, &place, &new))
             }
             ReadLink { ino } => self.read_link(ino).await,
-            Link { ino, place } => attempt!(self.link(now, who, ino, &place)),
+            Link { ino, place } => {
+                transact!(self, txn => self.link(&mut txn, now, who, ino, &place))
+            }
             Unlink { place } => {
-                let fate = attempt!(self.unlink(now, who, &place))?;
+                let fate = transact!(self, txn => self.unlink(&mut txn, now, who, &place))?;
                 Ok(self.gone(now, fate))
             }
             RemoveDirectory { place } => {
-                let fate = attempt!(self.remove_directory(now, who, &place))?;
+                let fate =
+                    transact!(self, txn => self.remove_directory(&mut txn, now, who, &place))?;
                 Ok(self.gone(now, fate))
             }
             Rename { from, to, no_replace, exchange } => {
                 let how = names::Renaming { no_replace, exchange };
-                let fate = attempt!(self.rename(now, who, &from, &to, how))?;
+                let fate =
+                    transact!(self, txn => self.rename(&mut txn, now, who, &from, &to, how))?;
                 Ok(self.gone(now, fate))
             }
             List { ino, after, limit, attributes } => {
@@ -212,10 +216,13 @@ impl MetaService {
             GetXattr { ino, name } => self.get_xattr(who, ino, &name).await,
             SetXattr { ino, name, value, create, replace } => {
                 let how = attributes::XattrMode { create, replace };
-                attempt!(self.set_xattr(now, who, ino, &name, &value, how))
+                let pair = (&name[..], &value[..]);
+                transact!(self, txn => self.set_xattr(&mut txn, now, who, ino, pair, how))
             }
             ListXattr { ino } => self.list_xattrs(ino).await,
-            RemoveXattr { ino, name } => attempt!(self.remove_xattr(now, who, ino, &name)),
+            RemoveXattr { ino, name } => {
+                transact!(self, txn => self.remove_xattr(&mut txn, now, who, ino, &name))
+            }
         }
     }
 
@@ -597,5 +604,7 @@ fn new_inode(kind: FileKind, mode: u32, uid: u32, gid: u32, at: WallTime) -> Ino
 
 #[cfg(test)]
 mod model;
+#[cfg(test)]
+mod races;
 #[cfg(test)]
 mod tests;

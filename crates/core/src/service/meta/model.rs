@@ -1,5 +1,4 @@
-//! Random histories of a few clients: compared with a plain tree, one request at a time; and several
-//! requests at once over a store that waits and conflicts, by what must always hold.
+//! Random histories of a few clients, compared with a plain tree, one request at a time.
 
 use super::records::{Target, name_of, xattrs_of};
 use super::store::{Answer, Item, Usage, Versioned, footprint};
@@ -13,21 +12,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 /// A seeded source of choices (xorshift64*).
-struct Dice(u64);
+pub(super) struct Dice(u64);
 
 impl Dice {
-    fn new(seed: u64) -> Dice {
+    pub(super) fn new(seed: u64) -> Dice {
         Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    fn below(&mut self, end: usize) -> usize {
+    pub(super) fn below(&mut self, end: usize) -> usize {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % end
     }
 
-    fn one_in(&mut self, n: usize) -> bool {
+    pub(super) fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 }
@@ -105,14 +104,14 @@ impl MetaStore for Unruly {
     }
 }
 
-struct Bed {
-    service: MetaService,
+pub(super) struct Bed {
+    pub(super) service: MetaService,
     store: Arc<MemoryStore>,
-    now: Now,
+    pub(super) now: Now,
 }
 
 impl Bed {
-    fn new(seed: u64, waits: bool) -> Bed {
+    pub(super) fn new(seed: u64, waits: bool) -> Bed {
         let store = Arc::new(MemoryStore::new(1 << 24));
         let unruly = Unruly { store: store.clone(), dice: Mutex::new(Dice::new(seed ^ 77)), waits };
         let now = Now { mono_ms: 100_000, wall: WallTime(1_000) };
@@ -128,7 +127,7 @@ impl Bed {
     }
 
     /// What holds whenever no request is under way.
-    fn check(&self) {
+    pub(super) fn check(&self) {
         let inodes: BTreeMap<Ino, Inode> = self
             .all(b'i')
             .iter()
@@ -188,7 +187,7 @@ impl Bed {
         assert_eq!(self.store.usage().used, used);
     }
 
-    fn ask(&self, client: u64, request: MetaRequest) -> Result<MetaReply> {
+    pub(super) fn ask(&self, client: u64, request: MetaRequest) -> Result<MetaReply> {
         let who = user(1000);
         loop {
             let reply =
@@ -201,7 +200,7 @@ impl Bed {
     }
 
     /// All clients go, everything is removed and freed: nothing must be left.
-    fn tear_down(mut self) {
+    pub(super) fn tear_down(mut self) {
         for client in 0..CLIENTS {
             self.service.client_gone(ClientId(client));
         }
@@ -259,10 +258,10 @@ fn drive<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-const CLIENTS: u64 = 3;
+pub(super) const CLIENTS: u64 = 3;
 const NAMES: &[&str] = &["a", "b", "c"];
 
-fn path(dice: &mut Dice) -> String {
+pub(super) fn path(dice: &mut Dice) -> String {
     let mut path = NAMES[dice.below(NAMES.len())].to_owned();
     while dice.one_in(2) && path.len() < 5 {
         path = format!("{path}/{}", NAMES[dice.below(NAMES.len())]);
@@ -270,11 +269,9 @@ fn path(dice: &mut Dice) -> String {
     path
 }
 
-fn place(path: &str) -> Place {
+pub(super) fn place(path: &str) -> Place {
     Place::new(Ino::ROOT, path)
 }
-
-// ---- One request at a time, against a plain tree ----
 
 #[derive(Clone, Debug)]
 enum Node {
@@ -734,243 +731,5 @@ fn random_histories_agree_with_a_plain_tree() {
             pair.bed.all(b'g').iter().map(|item| ino_of(&item.key).unwrap().0).collect();
         assert_eq!(garbage, pair.model.garbage, "seed {seed}");
         pair.bed.tear_down();
-    }
-}
-
-// ---- Several requests at once ----
-
-/// A random request; `handles` and `inos` are what earlier answers named.
-fn any_request(dice: &mut Dice, handles: &[u64], inos: &[Ino]) -> MetaRequest {
-    let pick = |dice: &mut Dice| inos[dice.below(inos.len())];
-    let handle = |dice: &mut Dice| match handles.len() {
-        0 => 0,
-        count => handles[dice.below(count)],
-    };
-    let at = place(&path(dice));
-    let open = OpenMode { read: true, write: dice.one_in(2), truncate: false };
-    let open = OpenMode { truncate: open.write && dice.one_in(3), ..open };
-    let size = dice.below(1000) as u64;
-    let settlement = Settlement { version: size % 9, size, mtime: WallTime(3) };
-    let place = at;
-    match dice.below(16) {
-        0 | 1 => MetaRequest::MakeDirectory { place, mode: 0o755 },
-        2..=4 => MetaRequest::Create {
-            place,
-            mode: 0o644,
-            exclusive: dice.one_in(3),
-            open,
-            layout: LayoutWish::default(),
-        },
-        5 => MetaRequest::Open { ino: pick(dice), open },
-        6 | 7 => MetaRequest::Close { handle: handle(dice), settlement: Some(settlement) },
-        8 => MetaRequest::Unlink { place },
-        9 => MetaRequest::RemoveDirectory { place },
-        10 | 11 => MetaRequest::Rename {
-            from: place,
-            to: self::place(&path(dice)),
-            no_replace: dice.one_in(4),
-            exchange: false,
-        },
-        12 => MetaRequest::Rename {
-            from: place,
-            to: self::place(&path(dice)),
-            no_replace: false,
-            exchange: true,
-        },
-        13 => MetaRequest::Link { ino: pick(dice), place },
-        14 => match dice.below(3) {
-            0 => MetaRequest::BeginTruncate { ino: pick(dice), size, handle: None },
-            1 => MetaRequest::EndTruncate { ino: pick(dice), epoch: dice.below(4) as u32 + 1 },
-            _ => MetaRequest::Settle { ino: pick(dice), settlement },
-        },
-        _ => MetaRequest::SetXattr {
-            ino: pick(dice),
-            name: b"user.x".to_vec(),
-            value: vec![1],
-            create: dice.one_in(3),
-            replace: false,
-        },
-    }
-}
-
-type Task<'a> = Pin<Box<dyn Future<Output = (u64, Result<MetaReply>)> + 'a>>;
-
-#[test]
-fn requests_at_once_leave_everything_in_order() {
-    let who = user(1000);
-    for seed in 0..60 {
-        let bed = Bed::new(seed, true);
-        let mut dice = Dice::new(seed + 1000);
-        let mut handles: Vec<Vec<u64>> = vec![vec![]; CLIENTS as usize];
-        let mut inos = vec![Ino::ROOT];
-        let mut tasks: Vec<Task<'_>> = Vec::new();
-        let (mut succeeded, mut made) = (0, 0);
-        while made < 400 || !tasks.is_empty() {
-            if made < 400 && tasks.len() < 5 {
-                let client = dice.below(CLIENTS as usize) as u64;
-                let request = any_request(&mut dice, &handles[client as usize], &inos);
-                let (bed, who) = (&bed, &who);
-                tasks.push(Box::pin(async move {
-                    (client, bed.service.handle(bed.now, ClientId(client), who, request).await)
-                }));
-                made += 1;
-                if dice.one_in(50) {
-                    bed.service.client_gone(ClientId(dice.below(CLIENTS as usize) as u64));
-                }
-            }
-            let at = dice.below(tasks.len());
-            let poll = tasks[at].as_mut().poll(&mut Context::from_waker(Waker::noop()));
-            let Poll::Ready((client, reply)) = poll else { continue };
-            drop(tasks.swap_remove(at));
-            match reply {
-                Ok(MetaReply::Opened(opened)) => {
-                    handles[client as usize].push(opened.handle);
-                    inos.push(opened.record.attributes.ino);
-                    succeeded += 1;
-                }
-                Ok(_) => succeeded += 1,
-                Err(error) => {
-                    assert!(
-                        !matches!(error.code, Code::Internal | Code::Protocol),
-                        "seed {seed}: {error}"
-                    );
-                }
-            }
-        }
-        drop(tasks);
-        assert!(succeeded > 50, "seed {seed}: only {succeeded} requests succeeded");
-        bed.tear_down();
-    }
-}
-
-/// Pairs of requests that would break the tree if they did not notice each other.
-#[test]
-fn races_end_as_if_one_had_been_first() {
-    let who = user(1000);
-    let create = |path: &str| MetaRequest::Create {
-        place: place(path),
-        mode: 0o644,
-        exclusive: false,
-        open: OpenMode::WRITE,
-        layout: LayoutWish::default(),
-    };
-    let directory = |path: &str| MetaRequest::MakeDirectory { place: place(path), mode: 0o755 };
-    let remove = |path: &str| MetaRequest::RemoveDirectory { place: place(path) };
-    let unlink = |path: &str| MetaRequest::Unlink { place: place(path) };
-    let rename = |from: &str, to: &str| MetaRequest::Rename {
-        from: place(from),
-        to: place(to),
-        no_replace: false,
-        exchange: false,
-    };
-    for seed in 0..150 {
-        let races = [
-            [remove("a"), create("a/x")],
-            [rename("b", "a"), create("a/x")],
-            [rename("a", "b/a"), rename("b", "a/b")],
-            [rename("a", "b/a"), remove("b")],
-            [unlink("f"), create("f")],
-            [unlink("f"), MetaRequest::Link { ino: Ino(0), place: place("g") }],
-            [unlink("f"), rename("h", "f")],
-            [unlink("f"), MetaRequest::Open { ino: Ino(0), open: OpenMode::READ }],
-            [directory("a/d"), remove("a")],
-            // Neither moves anything that the other's own parents are.
-            [rename("p/a", "q/b/c/a"), rename("q/b", "p/a/d/b")],
-        ];
-        for race in races {
-            let bed = Bed::new(seed, true);
-            let mut dice = Dice::new(seed + 5000);
-            for path in ["a", "b", "p", "p/a", "p/a/d", "q", "q/b", "q/b/c"] {
-                bed.ask(0, directory(path)).unwrap();
-            }
-            for path in ["f", "h"] {
-                bed.ask(0, create(path)).unwrap();
-                bed.service.client_gone(ClientId(0));
-            }
-            let lookup = MetaRequest::Lookup { place: place("f"), follow: false };
-            let Ok(MetaReply::Found(file)) = bed.ask(0, lookup) else { panic!("f is there") };
-            let mut opened = Vec::new();
-            let mut tasks: Vec<Task<'_>> = Vec::new();
-            for mut request in race.clone() {
-                if let MetaRequest::Link { ino, .. } | MetaRequest::Open { ino, .. } = &mut request
-                {
-                    *ino = file.attributes.ino;
-                }
-                let (bed, who) = (&bed, &who);
-                tasks.push(Box::pin(async move {
-                    (0, bed.service.handle(bed.now, ClientId(0), who, request).await)
-                }));
-            }
-            while !tasks.is_empty() {
-                let at = dice.below(tasks.len());
-                let mut context = Context::from_waker(Waker::noop());
-                if let Poll::Ready((_, reply)) = tasks[at].as_mut().poll(&mut context) {
-                    drop(tasks.swap_remove(at));
-                    match reply {
-                        Ok(MetaReply::Opened(file)) => opened.push(file.record.attributes.ino),
-                        Err(error) if error.code == Code::Internal => {
-                            panic!("seed {seed}: {race:?}: {error}")
-                        }
-                        _ => {}
-                    }
-                }
-            }
-            drop(tasks);
-            bed.check();
-            for ino in opened {
-                let found = bed.ask(0, MetaRequest::Attributes { ino });
-                assert!(found.is_ok(), "seed {seed}: {race:?}: open, and gone");
-            }
-            bed.tear_down();
-        }
-    }
-}
-
-/// Story: a lookup read the name, then a rename moved another file over it, and the inode that the
-/// name had led to was gone when the lookup came to read it. (Simulator, seed 106327.)
-#[test]
-fn a_name_that_is_replaced_is_found_all_the_while() {
-    let who = user(1000);
-    for seed in 0..150 {
-        let bed = Bed::new(seed, true);
-        let mut dice = Dice::new(seed + 7000);
-        for path in ["f", "h"] {
-            bed.ask(
-                0,
-                MetaRequest::MakeNode {
-                    place: place(path),
-                    kind: FileKind::Regular,
-                    mode: 0o644,
-                    rdev: 0,
-                },
-            )
-            .unwrap();
-        }
-        let requests = [
-            MetaRequest::Rename {
-                from: place("h"),
-                to: place("f"),
-                no_replace: false,
-                exchange: false,
-            },
-            MetaRequest::Lookup { place: place("f"), follow: false },
-        ];
-        let mut tasks: Vec<Task<'_>> = Vec::new();
-        for request in requests {
-            let (bed, who) = (&bed, &who);
-            tasks.push(Box::pin(async move {
-                (0, bed.service.handle(bed.now, ClientId(0), who, request).await)
-            }));
-        }
-        while !tasks.is_empty() {
-            let at = dice.below(tasks.len());
-            let mut context = Context::from_waker(Waker::noop());
-            if let Poll::Ready((_, reply)) = tasks[at].as_mut().poll(&mut context) {
-                drop(tasks.swap_remove(at));
-                assert!(reply.is_ok(), "seed {seed}: {reply:?}");
-            }
-        }
-        drop(tasks);
-        bed.tear_down();
     }
 }

@@ -1,6 +1,8 @@
 //! Names: making, linking, removing, moving and listing them.
 
-use super::path::{Last, READ, SET_GID, WRITE, demand, demand_removal, in_group, no_name, show};
+use super::path::{
+    Last, READ, SET_GID, WRITE, demand, demand_removal, fail, in_group, no_name, show,
+};
 use super::records::{Inode, Target, decode, inode_key, name_of, names_behind};
 use super::txn::{Fault, Step, Txn, peek};
 use super::{Fate, MetaService, REPLY_BYTES, new_inode};
@@ -61,10 +63,6 @@ pub(super) fn exists(directory: Ino, name: &[u8]) -> Error {
     )
 }
 
-fn fail<T>(code: Code, cause: impl Into<String>) -> Step<T> {
-    Err(Fault::Failed(Error::because(code, cause)))
-}
-
 /// An inode as a user makes it in a directory.
 pub(super) fn child(
     parent: &Inode,
@@ -90,6 +88,7 @@ impl MetaService {
     /// Makes anything but an open regular file.
     pub(super) async fn make(
         &self,
+        txn: &mut Txn<'_>,
         now: Now,
         who: &Credentials,
         place: &Place,
@@ -97,16 +96,15 @@ impl MetaService {
     ) -> Step<MetaReply> {
         let spot = self.walker(who).spot(place).await?;
         let directory = spot.directory;
-        let Last::Name(name) = spot.last else {
+        let Last::Name(name) = &spot.last else {
             return fail(Code::Exists, "a path that ends in '.', '..' or '/' names what exists");
         };
-        let mut txn = self.txn();
-        self.enter(&mut txn, who, directory).await?;
-        if txn.name(directory, &name).await?.is_some() {
-            return Err(Fault::Failed(exists(directory, &name)));
+        self.enter(txn, who, &spot).await?;
+        if txn.name(directory, name).await?.is_some() {
+            return Err(Fault::Failed(exists(directory, name)));
         }
         if spot.slash && new.kind != FileKind::Directory {
-            return Err(Fault::Failed(no_name(directory, &name)));
+            return Err(Fault::Failed(no_name(directory, name)));
         }
         let parent = txn.inode(directory);
         demand(parent, directory, who, WRITE)?;
@@ -134,7 +132,7 @@ impl MetaService {
         }
         let ino = self.new_ino().await?;
         let record = self.record(now, ino, &inode).await?;
-        txn.put_name(directory, &name, Target { ino, kind: new.kind });
+        txn.put_name(directory, name, Target { ino, kind: new.kind });
         txn.touch(directory, now.wall);
         txn.add(ino, inode);
         txn.commit().await?;
@@ -144,6 +142,7 @@ impl MetaService {
 
     pub(super) async fn link(
         &self,
+        txn: &mut Txn<'_>,
         now: Now,
         who: &Credentials,
         ino: Ino,
@@ -151,21 +150,20 @@ impl MetaService {
     ) -> Step<MetaReply> {
         let spot = self.walker(who).spot(place).await?;
         let directory = spot.directory;
-        let Last::Name(name) = spot.last else {
+        let Last::Name(name) = &spot.last else {
             return fail(Code::Exists, "a path that ends in '.', '..' or '/' names what exists");
         };
-        let mut txn = self.txn();
         let inode = txn.load(ino).await?;
         let (kind, nlink) = (inode.kind, inode.nlink);
-        self.enter(&mut txn, who, directory).await?;
-        if txn.name(directory, &name).await?.is_some() {
-            return Err(Fault::Failed(exists(directory, &name)));
+        self.enter(txn, who, &spot).await?;
+        if txn.name(directory, name).await?.is_some() {
+            return Err(Fault::Failed(exists(directory, name)));
         }
         if kind == FileKind::Directory {
             return fail(Code::NotPermitted, format!("inode {} is a directory", ino.0));
         }
         if nlink == 0 || spot.slash {
-            return Err(Fault::Failed(no_name(directory, &name)));
+            return Err(Fault::Failed(no_name(directory, name)));
         }
         demand(txn.inode(directory), directory, who, WRITE)?;
         if nlink >= LINKS_MAX {
@@ -175,69 +173,69 @@ impl MetaService {
         inode.nlink += 1;
         inode.ctime = now.wall;
         let record = self.record(now, ino, inode).await?;
-        txn.put_name(directory, &name, Target { ino, kind });
+        txn.put_name(directory, name, Target { ino, kind });
         txn.touch(directory, now.wall);
         txn.commit().await?;
         Ok(MetaReply::Found(record))
     }
 
-    pub(super) async fn unlink(
-        &self,
+    pub(super) async fn unlink<'a>(
+        &'a self,
+        txn: &mut Txn<'_>,
         now: Now,
         who: &Credentials,
         place: &Place,
-    ) -> Step<Fate<'_>> {
+    ) -> Step<Fate<'a>> {
         let spot = self.walker(who).spot(place).await?;
         let directory = spot.directory;
-        let Last::Name(name) = spot.last else {
+        let Last::Name(name) = &spot.last else {
             return fail(Code::IsDirectory, "a path that ends in '.', '..' or '/'");
         };
-        let mut txn = self.txn();
-        self.enter(&mut txn, who, directory).await?;
-        let target = txn.name(directory, &name).await?;
-        let target = target.ok_or_else(|| no_name(directory, &name))?;
+        self.enter(txn, who, &spot).await?;
+        let target = txn.name(directory, name).await?;
+        let target = target.ok_or_else(|| no_name(directory, name))?;
         let ino = target.ino;
-        load_named(&mut txn, ino).await?;
+        load_named(txn, ino).await?;
         demand_removal((directory, txn.inode(directory)), (ino, txn.inode(ino)), who)?;
         if target.kind == FileKind::Directory {
-            return fail(Code::IsDirectory, format!("'{}' is a directory", show(&name)));
+            return fail(Code::IsDirectory, format!("'{}' is a directory", show(name)));
         }
         if spot.slash {
-            return fail(Code::NotDirectory, format!("'{}' is not a directory", show(&name)));
+            return fail(Code::NotDirectory, format!("'{}' is not a directory", show(name)));
         }
-        txn.delete_name(directory, &name);
+        txn.delete_name(directory, name);
         txn.touch(directory, now.wall);
-        let fate = self.drop_name(&mut txn, ino, now.wall).await?;
+        let fate = self.drop_name(txn, ino, now.wall).await?;
         txn.commit().await?;
         Ok(fate)
     }
 
-    pub(super) async fn remove_directory(
-        &self,
+    pub(super) async fn remove_directory<'a>(
+        &'a self,
+        txn: &mut Txn<'_>,
         now: Now,
         who: &Credentials,
         place: &Place,
-    ) -> Step<Fate<'_>> {
+    ) -> Step<Fate<'a>> {
         let spot = self.walker(who).spot(place).await?;
         let directory = spot.directory;
-        let name = match spot.last {
+        let name = match &spot.last {
             Last::Name(name) => name,
             Last::Nothing => return fail(Code::InUse, "the root or a base directory stays"),
             Last::Dot => return fail(Code::Invalid, "a directory is not removed as '.'"),
             Last::DotDot => return fail(Code::NotEmpty, "'..' has at least one entry"),
         };
-        let mut txn = self.txn();
-        self.enter(&mut txn, who, directory).await?;
-        let target = txn.name(directory, &name).await?;
-        let target = target.ok_or_else(|| no_name(directory, &name))?;
+        self.enter(txn, who, &spot).await?;
+        let target = txn.name(directory, name).await?;
+        let target = target.ok_or_else(|| no_name(directory, name))?;
         let ino = target.ino;
-        load_named(&mut txn, ino).await?;
+        load_named(txn, ino).await?;
         demand_removal((directory, txn.inode(directory)), (ino, txn.inode(ino)), who)?;
         if target.kind != FileKind::Directory {
-            return fail(Code::NotDirectory, format!("'{}' is not a directory", show(&name)));
+            return fail(Code::NotDirectory, format!("'{}' is not a directory", show(name)));
         }
-        let fate = self.drop_directory(&mut txn, ino).await?;
-        txn.delete_name(directory, &name);
+        let fate = self.drop_directory(txn, ino).await?;
+        txn.delete_name(directory, name);
         txn.change(directory).nlink -= 1;
         txn.touch(directory, now.wall);
         txn.commit().await?;
@@ -258,14 +256,15 @@ impl MetaService {
         Ok(Fate::Gone { reap: None, _mark: None })
     }
 
-    pub(super) async fn rename(
-        &self,
+    pub(super) async fn rename<'a>(
+        &'a self,
+        txn: &mut Txn<'_>,
         now: Now,
         who: &Credentials,
         from: &Place,
         to: &Place,
         how: Renaming,
-    ) -> Step<Fate<'_>> {
+    ) -> Step<Fate<'a>> {
         if how.no_replace && how.exchange {
             return fail(Code::Invalid, "a rename that exchanges but must not replace");
         }
@@ -274,9 +273,8 @@ impl MetaService {
         let (Last::Name(from_name), Last::Name(to_name)) = (&from.last, &to.last) else {
             return fail(Code::InUse, "a rename of '.', '..' or a base directory");
         };
-        let mut txn = self.txn();
-        self.enter(&mut txn, who, from.directory).await?;
-        self.enter(&mut txn, who, to.directory).await?;
+        self.enter(txn, who, &from).await?;
+        self.enter(txn, who, &to).await?;
         let source = txn.name(from.directory, from_name).await?;
         let source = source.ok_or_else(|| no_name(from.directory, from_name))?;
         if from.directory == to.directory && from_name == to_name {
@@ -296,19 +294,19 @@ impl MetaService {
         if to.slash && !to_be {
             return fail(Code::NotDirectory, format!("'{}' is not a directory", show(to_name)));
         }
-        if source_is_directory && inside(&mut txn, to.directory, source.ino).await? {
+        if source_is_directory && inside(txn, to.directory, source.ino).await? {
             return fail(
                 Code::Invalid,
                 format!("directory inode {} cannot move into itself", source.ino.0),
             );
         }
-        load_named(&mut txn, source.ino).await?;
+        load_named(txn, source.ino).await?;
         if let Some(target) = target {
             if how.no_replace {
                 return Err(Fault::Failed(exists(to.directory, to_name)));
             }
-            load_named(&mut txn, target.ino).await?;
-            if target_is_directory && inside(&mut txn, from.directory, target.ino).await? {
+            load_named(txn, target.ino).await?;
+            if target_is_directory && inside(txn, from.directory, target.ino).await? {
                 let code = if how.exchange { Code::Invalid } else { Code::NotEmpty };
                 return fail(code, format!("directory inode {} holds what is moved", target.ino.0));
             }
@@ -339,7 +337,7 @@ impl MetaService {
                 if moves_parent && target_is_directory {
                     demand(txn.inode(target.ino), target.ino, who, WRITE)?;
                 }
-                settle_in(&mut txn, target, to.directory, from.directory, now.wall);
+                settle_in(txn, target, to.directory, from.directory, now.wall);
                 txn.put_name(from.directory, from_name, target);
             } else {
                 match (source_is_directory, target_is_directory) {
@@ -356,16 +354,16 @@ impl MetaService {
                         );
                     }
                     (true, true) => {
-                        fate = self.drop_directory(&mut txn, target.ino).await?;
+                        fate = self.drop_directory(txn, target.ino).await?;
                         txn.change(to.directory).nlink -= 1;
                     }
                     (false, false) => {
-                        fate = self.drop_name(&mut txn, target.ino, now.wall).await?;
+                        fate = self.drop_name(txn, target.ino, now.wall).await?;
                     }
                 }
             }
         }
-        settle_in(&mut txn, source, from.directory, to.directory, now.wall);
+        settle_in(txn, source, from.directory, to.directory, now.wall);
         txn.put_name(to.directory, to_name, source);
         if !how.exchange {
             txn.delete_name(from.directory, from_name);

@@ -2,7 +2,7 @@
 
 use super::records::{Inode, Target};
 use super::store::MetaStore;
-use super::txn::{peek, peek_name};
+use super::txn::{Fault, Step, peek, peek_name};
 use crate::config::{NAME_BYTES_MAX, PATH_BYTES_MAX, SYMLINKS_MAX};
 use crate::error::{Code, Error, Result};
 use crate::types::{Credentials, FileKind, Ino};
@@ -85,6 +85,8 @@ pub(super) enum Last {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Spot {
     pub(super) directory: Ino,
+    /// Whether a name led to the directory: if that is gone, the name leads elsewhere by now.
+    pub(super) named: bool,
     pub(super) last: Last,
     /// A slash follows the last component: it must be a directory.
     pub(super) slash: bool,
@@ -102,7 +104,11 @@ pub(super) fn no_name(directory: Ino, name: &[u8]) -> Error {
     )
 }
 
-fn not_directory(ino: Ino) -> Error {
+pub(super) fn fail<T>(code: Code, cause: impl Into<String>) -> Step<T> {
+    Err(Fault::Failed(Error::because(code, cause)))
+}
+
+pub(super) fn not_directory(ino: Ino) -> Error {
     Error::because(Code::NotDirectory, format!("inode {} is not a directory", ino.0))
 }
 
@@ -110,40 +116,52 @@ fn not_directory(ino: Ino) -> Error {
 pub(super) struct Walker<'a> {
     pub(super) store: &'a dyn MetaStore,
     pub(super) who: &'a Credentials,
+    /// Where the walk begins.
+    base: Ino,
     /// Symbolic links followed so far.
     links: usize,
 }
 
 impl<'a> Walker<'a> {
     pub(super) fn new(store: &'a dyn MetaStore, who: &'a Credentials) -> Walker<'a> {
-        Walker { store, who, links: 0 }
+        Walker { store, who, base: Ino::ROOT, links: 0 }
     }
 
     /// Loads a directory in which names are to be looked up.
-    pub(super) async fn enter(&self, ino: Ino) -> Result<Inode> {
-        let inode = peek(self.store, ino).await?;
+    async fn enter(&self, ino: Ino) -> Step<Inode> {
+        let inode = self.load(ino).await?;
         if !inode.is_directory() {
-            return Err(not_directory(ino));
+            return Err(Fault::Failed(not_directory(ino)));
         }
         demand(&inode, ino, self.who, SEARCH)?;
         Ok(inode)
     }
 
+    async fn load(&self, ino: Ino) -> Step<Inode> {
+        match peek(self.store, ino).await {
+            // It was replaced after its name was read: the name leads elsewhere by now.
+            Err(error) if error.code == Code::NotFound && ino != self.base => Err(Fault::Conflict),
+            other => Ok(other?),
+        }
+    }
+
     /// Walks all but the last component, following symbolic links.
-    pub(super) async fn spot(&mut self, place: &Place) -> Result<Spot> {
-        if place.path.len() > PATH_BYTES_MAX {
-            return Err(Error::because(
-                Code::NameTooLong,
-                format!("a path of {} bytes", place.path.len()),
-            ));
+    pub(super) async fn spot(&mut self, place: &Place) -> Step<Spot> {
+        self.base = place.base;
+        self.walk(place.base, &place.path).await
+    }
+
+    async fn walk(&mut self, base: Ino, path: &[u8]) -> Step<Spot> {
+        if path.len() > PATH_BYTES_MAX {
+            return fail(Code::NameTooLong, format!("a path of {} bytes", path.len()));
         }
-        if place.path.contains(&0) {
-            return Err(Error::because(Code::Invalid, "a path with a zero byte in it"));
+        if path.contains(&0) {
+            return fail(Code::Invalid, "a path with a zero byte in it");
         }
-        let mut directory = if place.path.first() == Some(&b'/') { Ino::ROOT } else { place.base };
+        let mut directory = if path.first() == Some(&b'/') { Ino::ROOT } else { base };
         // Replaced when a symbolic link is followed.
         let mut owned: Vec<u8>;
-        let mut path: &[u8] = &place.path;
+        let mut path = path;
         loop {
             path = skip_slashes(path);
             let end = path.iter().position(|&byte| byte == b'/').unwrap_or(path.len());
@@ -151,10 +169,7 @@ impl<'a> Walker<'a> {
             let slash = !rest.is_empty();
             let rest = skip_slashes(rest);
             if component.len() > NAME_BYTES_MAX {
-                return Err(Error::because(
-                    Code::NameTooLong,
-                    format!("a name of {} bytes", component.len()),
-                ));
+                return fail(Code::NameTooLong, format!("a name of {} bytes", component.len()));
             }
             if rest.is_empty() {
                 let last = match component {
@@ -163,7 +178,7 @@ impl<'a> Walker<'a> {
                     b".." => Last::DotDot,
                     name => Last::Name(name.to_vec()),
                 };
-                return Ok(Spot { directory, last, slash });
+                return Ok(Spot { directory, named: directory != self.base, last, slash });
             }
             let inode = self.enter(directory).await?;
             match component {
@@ -190,7 +205,7 @@ impl<'a> Walker<'a> {
                             owned = text;
                             path = &owned;
                         }
-                        _ => return Err(not_directory(target.ino)),
+                        _ => return Err(Fault::Failed(not_directory(target.ino))),
                     }
                 }
             }
@@ -198,19 +213,19 @@ impl<'a> Walker<'a> {
     }
 
     /// A symbolic link's text.
-    pub(super) async fn follow(&mut self, link: Ino) -> Result<Vec<u8>> {
+    async fn follow(&mut self, link: Ino) -> Step<Vec<u8>> {
         self.links += 1;
         if self.links > SYMLINKS_MAX {
-            return Err(Error::because(
+            return fail(
                 Code::Loop,
                 format!("more than {SYMLINKS_MAX} symbolic links, the last one inode {}", link.0),
-            ));
+            );
         }
-        Ok(peek(self.store, link).await?.tail)
+        Ok(self.load(link).await?.tail)
     }
 
     /// What a place names.
-    pub(super) async fn find(&mut self, place: &Place, follow: bool) -> Result<Ino> {
+    pub(super) async fn find(&mut self, place: &Place, follow: bool) -> Step<Ino> {
         let mut spot = self.spot(place).await?;
         loop {
             let (target, name) = match &spot.last {
@@ -226,12 +241,12 @@ impl<'a> Walker<'a> {
                 }
             };
             match target {
-                None => return Err(no_name(spot.directory, name)),
+                None => return Err(Fault::Failed(no_name(spot.directory, name))),
                 Some(Target { ino, kind: FileKind::Symlink }) if follow || spot.slash => {
                     spot = self.beyond(&spot, ino).await?;
                 }
                 Some(target) if spot.slash && target.kind != FileKind::Directory => {
-                    return Err(not_directory(target.ino));
+                    return Err(Fault::Failed(not_directory(target.ino)));
                 }
                 Some(target) => return Ok(target.ino),
             }
@@ -243,12 +258,12 @@ impl<'a> Walker<'a> {
     }
 
     /// The place that a symbolic link, found at `spot`, leads to.
-    pub(super) async fn beyond(&mut self, spot: &Spot, link: Ino) -> Result<Spot> {
+    pub(super) async fn beyond(&mut self, spot: &Spot, link: Ino) -> Step<Spot> {
         let mut path = self.follow(link).await?;
         if spot.slash {
             path.push(b'/');
         }
-        self.spot(&Place::new(spot.directory, path)).await
+        self.walk(spot.directory, &path).await
     }
 }
 

@@ -139,7 +139,8 @@ impl<T: Unpin> Future for Answer<'_, T> {
 /// An ordered map of byte keys to byte values.
 ///
 /// Each read sees what was committed before it began. Reads of one transaction need not be of one
-/// moment: its commit names, as conditions, the versions it read.
+/// moment: its commit names, as conditions, the versions it read. A batch of conditions alone tells
+/// whether they hold, and costs no more than reading.
 pub trait MetaStore: Send + Sync {
     /// A key's value.
     fn get<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Option<Versioned>>;

@@ -51,6 +51,19 @@ macro_rules! attempt {
 }
 pub(super) use attempt;
 
+/// Repeats an attempt, an expression over a new transaction `$txn`, while it conflicts. What it
+/// read was so all at one moment, whether it changed something, changed nothing or failed.
+macro_rules! transact {
+    ($service:expr, $txn:ident => $step:expr) => {
+        $crate::service::meta::txn::attempt!(async {
+            let mut $txn = $service.txn();
+            let result = $step.await;
+            $txn.conclude(result).await
+        })
+    };
+}
+pub(super) use transact;
+
 /// One attempt at a transaction.
 pub(super) struct Txn<'a> {
     store: &'a dyn MetaStore,
@@ -207,11 +220,29 @@ impl<'a> Txn<'a> {
         self.batch.reserve = true;
     }
 
-    pub(super) async fn commit(mut self) -> Step<()> {
-        for loaded in self.inodes.iter().filter(|loaded| loaded.changed) {
+    /// Nothing can be read or changed in it any more.
+    pub(super) async fn commit(&mut self) -> Step<()> {
+        for loaded in self.inodes.drain(..).filter(|loaded| loaded.changed) {
             self.batch.puts.push((inode_key(loaded.ino), loaded.inode.encode()));
         }
-        match self.store.commit(self.batch).await? {
+        self.end().await
+    }
+
+    /// Ends an attempt. If it changed nothing, what it found must still be so, all of it: an answer
+    /// put together from before and after another change could be one that was never right.
+    pub(super) async fn conclude<T>(mut self, result: Step<T>) -> Step<T> {
+        let conflicts = matches!(result, Err(Fault::Conflict));
+        // After a commit there is none. One alone was right when it was read.
+        if !conflicts && self.batch.conditions.len() > 1 {
+            self.batch.puts.clear();
+            self.batch.deletes.clear();
+            self.end().await?;
+        }
+        result
+    }
+
+    async fn end(&mut self) -> Step<()> {
+        match self.store.commit(std::mem::take(&mut self.batch)).await? {
             Outcome::Done => Ok(()),
             Outcome::Conflict => Err(Fault::Conflict),
         }
