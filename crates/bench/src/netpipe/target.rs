@@ -8,7 +8,6 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use weir_client::{ConnectOptions, FormOptions, Net, Pool, PoolAddress, STRIPE_SIZE_DEFAULT, form};
 use weir_core::auth::{Role, Secret};
-use weir_core::config::Timing;
 use weir_core::error::{Code, Error, Result};
 use weir_core::fs;
 use weir_core::layout::{Extent, Layout};
@@ -42,7 +41,7 @@ impl PoolFile {
         let options = ConnectOptions {
             connections: arguments.connections,
             transfer_size: arguments.transfer_size as usize,
-            timing: Timing::default(),
+            ..ConnectOptions::default()
         };
         let mut servers = Vec::new();
         let address = match &arguments.pool {
