@@ -261,6 +261,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
     pub(crate) cache: bool,
 
+    /// Leave the preload library out: all reads and writes take the kernel's way
+    #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
+    pub(crate) no_preload: bool,
+
     /// Copy SOURCE into the pool first, under its own name or as DESTINATION
     #[arg(long, value_name = "SOURCE[:DESTINATION]", value_hint = ValueHint::AnyPath)]
     pub(crate) stage_in: Vec<String>,

@@ -7,15 +7,18 @@ use std::path::Path;
 use weir_core::auth::Role;
 use weir_fuse::{MountOptions, Session, Statistics};
 
-/// Serves the mount at `directory`, whose device this is, from a pool.
+/// Serves the mount at `directory`, whose device this is, from the pool that has its own directory
+/// there.
 pub(crate) fn serve(
     access: &Access,
+    pool_directory: &Path,
     directory: &Path,
     device: OwnedFd,
     cache: bool,
 ) -> Outcome<Session> {
     let pool = access.connect(Role::Mount)?;
-    let options = MountOptions { caching: cache, ..MountOptions::default() };
+    let pool_directory = Some(pool_directory.to_owned());
+    let options = MountOptions { caching: cache, pool_directory, ..MountOptions::default() };
     let session = weir_fuse::serve(pool, device, &options)
         .map_err(|error| Failure::from(error).with_status(status::UNAVAILABLE))?;
     // Until somebody asks, the kernel thinks that the directory is user 0's. In a user namespace

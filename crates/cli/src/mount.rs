@@ -128,7 +128,7 @@ fn keep(order: Order, channel: Option<&mut Channel>) -> Outcome<u8> {
     let pool = PoolDirectory { path: PathBuf::from(&order.pool) };
     let device = namespace::mount_public(&directory, order.allow_other)?;
     let unmounted = Unmount(&directory);
-    let session = fuse::serve(&order.access, &directory, device, order.cache)?;
+    let session = fuse::serve(&order.access, &pool.path, &directory, device, order.cache)?;
     let mounted = Mounted { directory: directory.clone(), process: Process::me()? };
     pool.change(|file| file.mounts.push(mounted.clone()))?;
     if let Some(channel) = channel {
@@ -140,6 +140,7 @@ fn keep(order: Order, channel: Option<&mut Channel>) -> Outcome<u8> {
     drop(unmounted);
     // The pool may have been taken down, and its directory with it.
     let _ = pool.change(|file| file.mounts.retain(|other| *other != mounted));
+    session.stop_lending();
     // Its threads may wait for servers that are gone: they end with the process.
     std::mem::forget(session);
     Ok(0)

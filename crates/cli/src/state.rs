@@ -305,7 +305,8 @@ impl PoolDirectory {
             let ours = ["pool.json", "secret", "lock"].contains(&&*name)
                 || name.ends_with(".log")
                 || name.starts_with(".pool.json.")
-                || name.starts_with(".secret.");
+                || name.starts_with(".secret.")
+                || name.starts_with("board-");
             if ours {
                 let _ = std::fs::remove_file(entry.path());
             }

@@ -165,6 +165,11 @@ impl Board {
         &self.path
     }
 
+    /// Removes the file; what is mapped stays. Best effort: it goes with the pool's directory.
+    pub fn remove(&self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+
     fn bucket(&self, ino: u64) -> &AtomicU8 {
         // Inode numbers are dense; the multiplication spreads what shares low bits.
         let hash = ino.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
@@ -236,8 +241,7 @@ impl Drop for Board {
         // SAFETY: mapped by `map`, and nobody has a reference any more.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), size_of::<Memory>()) };
         if self.maker {
-            // Best effort: it goes with the pool's directory.
-            let _ = std::fs::remove_file(&self.path);
+            self.remove();
         }
     }
 }

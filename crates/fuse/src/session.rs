@@ -159,6 +159,14 @@ impl Session {
         }
     }
 
+    /// Takes the board away from where programs find it. Dropping a session does so too; who ends
+    /// with the process and never drops it calls this.
+    pub fn stop_lending(&self) {
+        if let Some(lender) = &self.shared.lender {
+            lender.board.remove();
+        }
+    }
+
     /// What was done through the mount so far.
     pub fn statistics(&self) -> Statistics {
         self.shared.statistics()

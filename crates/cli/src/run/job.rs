@@ -142,7 +142,8 @@ impl Job {
                     let (Some(device), Some(directory)) = (device.take(), &self.mounted) else {
                         return Err(Failure::say("serve: not mounted"));
                     };
-                    self.session = Some(fuse::serve(&access, directory, device, cache)?);
+                    self.session =
+                        Some(fuse::serve(&access, &self.pool, directory, device, cache)?);
                     channel.send(&Word::Serving)?;
                 }
                 Some(Order::Start { command, variables, group }) => {
@@ -251,6 +252,9 @@ impl Job {
                 let _ = std::fs::remove_dir(directory);
             }
             crate::state::PoolDirectory { path: self.pool.clone() }.clear();
+        }
+        if let Some(session) = &self.session {
+            session.stop_lending();
         }
         // Its threads may wait for servers that are gone: they end with the process.
         std::mem::forget(self.session.take());

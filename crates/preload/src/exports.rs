@@ -1,0 +1,433 @@
+//! The functions that programs call.
+
+use crate::real::{interpose, kernel, same};
+use crate::transfer::{Memory, Way, transfer};
+use crate::{files, fork, process};
+use libc::{c_char, c_int, c_void, iovec, mode_t, off_t, pid_t, size_t, ssize_t};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// Passes a descriptor on that the kernel has just given to this process for an opening.
+fn opened(fd: c_int) -> c_int {
+    if fd >= 0 && !process::is_guest() {
+        files::opened(fd);
+    }
+    fd
+}
+
+fn duplicated(old: c_int, new: c_int) -> c_int {
+    if new >= 0 && !process::is_guest() {
+        files::duplicated(old, new);
+    }
+    new
+}
+
+fn refused<T: From<i8>>(errno: c_int) -> T {
+    process::set_errno(errno);
+    T::from(-1)
+}
+
+/// Whether a program would take away, unknowing, what this library needs.
+fn protects(fd: c_int) -> bool {
+    files::ours(fd) && process::attends()
+}
+
+/// How long the kernel believes the file to be bounds what comes next.
+fn refresh(fd: c_int) {
+    if !files::is_foreign(fd) && process::attends() {
+        let _inside = process::Inside::enter();
+        files::refresh(fd);
+    }
+}
+
+/// Closes a stream's descriptor in our books, before the C library does it behind its own functions.
+fn stream_ends(stream: *mut libc::FILE) -> c_int {
+    if stream.is_null() || process::is_guest() {
+        return -1;
+    }
+    let errno = process::errno();
+    // SAFETY: the caller of `fclose` or `freopen` has a stream. It gives -1 where it has no
+    // descriptor.
+    let fd = unsafe { libc::fileno(stream) };
+    process::set_errno(errno);
+    files::closed(fd);
+    fd
+}
+
+/// What the C library's checks of buffers let through.
+fn fits(length: size_t, room: size_t) -> bool {
+    length <= room
+}
+
+fn reads(
+    fd: c_int,
+    memory: Memory,
+    offset: Option<off_t>,
+    next: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    // SAFETY: the program says that the memory is there to be written.
+    unsafe { transfer(fd, Way::Read, memory, offset, next) }
+}
+
+fn writes(
+    fd: c_int,
+    memory: Memory,
+    offset: Option<off_t>,
+    next: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    // SAFETY: the program says that the memory is there to be read.
+    unsafe { transfer(fd, Way::Write, memory, offset, next) }
+}
+
+interpose! {
+    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+        early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
+        |next| opened(next());
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+        early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
+        |next| opened(next());
+    fn __open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+        early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
+        |next| opened(next());
+    fn __open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+        early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
+        |next| opened(next());
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int,
+        early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, 0),
+        |next| opened(next());
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int,
+        early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, 0),
+        |next| opened(next());
+    fn openat(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+        early kernel!(SYS_openat, at, path, flags, mode),
+        |next| opened(next());
+    fn openat64(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+        early kernel!(SYS_openat, at, path, flags, mode),
+        |next| opened(next());
+    fn __openat_2(at: c_int, path: *const c_char, flags: c_int) -> c_int,
+        early kernel!(SYS_openat, at, path, flags, 0),
+        |next| opened(next());
+    fn __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int,
+        early kernel!(SYS_openat, at, path, flags, 0),
+        |next| opened(next());
+    fn creat(path: *const c_char, mode: mode_t) -> c_int,
+        early kernel!(SYS_openat, libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode),
+        |next| opened(next());
+    fn creat64(path: *const c_char, mode: mode_t) -> c_int,
+        early kernel!(SYS_openat, libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode),
+        |next| opened(next());
+
+    fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t,
+        early kernel!(SYS_read, fd, buffer, length),
+        |next| reads(fd, Memory::One(buffer, length), None, next);
+    fn __read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t,
+        early kernel!(SYS_read, fd, buffer, length),
+        |next| reads(fd, Memory::One(buffer, length), None, next);
+    fn __read_chk(fd: c_int, buffer: *mut c_void, length: size_t, room: size_t) -> ssize_t,
+        early kernel!(SYS_read, fd, buffer, length.min(room)),
+        |next| match fits(length, room) {
+            true => reads(fd, Memory::One(buffer, length), None, next),
+            false => next(),
+        };
+    fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t,
+        early kernel!(SYS_write, fd, buffer, length),
+        |next| writes(fd, Memory::One(buffer.cast_mut(), length), None, next);
+    fn __write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t,
+        early kernel!(SYS_write, fd, buffer, length),
+        |next| writes(fd, Memory::One(buffer.cast_mut(), length), None, next);
+    fn pread(fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t) -> ssize_t,
+        early kernel!(SYS_pread64, fd, buffer, length, offset),
+        |next| reads(fd, Memory::One(buffer, length), Some(offset), next);
+    fn pread64(fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t) -> ssize_t,
+        early kernel!(SYS_pread64, fd, buffer, length, offset),
+        |next| reads(fd, Memory::One(buffer, length), Some(offset), next);
+    fn __pread64(fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t) -> ssize_t,
+        early kernel!(SYS_pread64, fd, buffer, length, offset),
+        |next| reads(fd, Memory::One(buffer, length), Some(offset), next);
+    fn __pread_chk(fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t, room: size_t) -> ssize_t,
+        early kernel!(SYS_pread64, fd, buffer, length.min(room), offset),
+        |next| match fits(length, room) {
+            true => reads(fd, Memory::One(buffer, length), Some(offset), next),
+            false => next(),
+        };
+    fn __pread64_chk(fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t, room: size_t) -> ssize_t,
+        early kernel!(SYS_pread64, fd, buffer, length.min(room), offset),
+        |next| match fits(length, room) {
+            true => reads(fd, Memory::One(buffer, length), Some(offset), next),
+            false => next(),
+        };
+    fn pwrite(fd: c_int, buffer: *const c_void, length: size_t, offset: off_t) -> ssize_t,
+        early kernel!(SYS_pwrite64, fd, buffer, length, offset),
+        |next| writes(fd, Memory::One(buffer.cast_mut(), length), Some(offset), next);
+    fn pwrite64(fd: c_int, buffer: *const c_void, length: size_t, offset: off_t) -> ssize_t,
+        early kernel!(SYS_pwrite64, fd, buffer, length, offset),
+        |next| writes(fd, Memory::One(buffer.cast_mut(), length), Some(offset), next);
+    fn __pwrite64(fd: c_int, buffer: *const c_void, length: size_t, offset: off_t) -> ssize_t,
+        early kernel!(SYS_pwrite64, fd, buffer, length, offset),
+        |next| writes(fd, Memory::One(buffer.cast_mut(), length), Some(offset), next);
+    fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t,
+        early kernel!(SYS_readv, fd, list, count),
+        |next| reads(fd, Memory::List(list, count), None, next);
+    fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t,
+        early kernel!(SYS_writev, fd, list, count),
+        |next| writes(fd, Memory::List(list, count), None, next);
+    fn preadv(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t,
+        early kernel!(SYS_preadv, fd, list, count, offset, 0),
+        |next| reads(fd, Memory::List(list, count), Some(offset), next);
+    fn preadv64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t,
+        early kernel!(SYS_preadv, fd, list, count, offset, 0),
+        |next| reads(fd, Memory::List(list, count), Some(offset), next);
+    fn pwritev(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t,
+        early kernel!(SYS_pwritev, fd, list, count, offset, 0),
+        |next| writes(fd, Memory::List(list, count), Some(offset), next);
+    fn pwritev64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t,
+        early kernel!(SYS_pwritev, fd, list, count, offset, 0),
+        |next| writes(fd, Memory::List(list, count), Some(offset), next);
+
+    fn close(fd: c_int) -> c_int,
+        early kernel!(SYS_close, fd),
+        |next| {
+            if protects(fd) {
+                return refused(libc::EBADF);
+            }
+            if !process::is_guest() {
+                files::closed(fd);
+            }
+            next()
+        };
+    fn __close(fd: c_int) -> c_int,
+        early kernel!(SYS_close, fd),
+        |next| {
+            if protects(fd) {
+                return refused(libc::EBADF);
+            }
+            if !process::is_guest() {
+                files::closed(fd);
+            }
+            next()
+        };
+    fn dup(fd: c_int) -> c_int,
+        early kernel!(SYS_dup, fd),
+        |next| duplicated(fd, next());
+    fn dup2(old: c_int, new: c_int) -> c_int,
+        early if old == new { same(old) } else { kernel!(SYS_dup3, old, new, 0) },
+        |next| match protects(new) {
+            true => refused(libc::EBUSY),
+            false => duplicated(old, next()),
+        };
+    fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int,
+        early kernel!(SYS_dup3, old, new, flags),
+        |next| match protects(new) {
+            true => refused(libc::EBUSY),
+            false => duplicated(old, next()),
+        };
+    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int,
+        early kernel!(SYS_fcntl, fd, command, argument),
+        |next| controlled(fd, command, argument, next());
+    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int,
+        early kernel!(SYS_fcntl, fd, command, argument),
+        |next| controlled(fd, command, argument, next());
+    fn fclose(stream: *mut libc::FILE) -> c_int,
+        early libc::EOF,
+        |next| {
+            stream_ends(stream);
+            next()
+        };
+    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE,
+        early std::ptr::null_mut(),
+        |next| {
+            stream_ends(stream);
+            let reopened = next();
+            stream_ends(reopened);
+            reopened
+        };
+    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE,
+        early std::ptr::null_mut(),
+        |next| {
+            stream_ends(stream);
+            let reopened = next();
+            stream_ends(reopened);
+            reopened
+        };
+
+    fn mmap(address: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void,
+        early kernel!(SYS_mmap, address, length, protection, flags, fd, offset),
+        |next| {
+            if flags & libc::MAP_ANONYMOUS == 0 {
+                refresh(fd);
+            }
+            next()
+        };
+    fn mmap64(address: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void,
+        early kernel!(SYS_mmap, address, length, protection, flags, fd, offset),
+        |next| {
+            if flags & libc::MAP_ANONYMOUS == 0 {
+                refresh(fd);
+            }
+            next()
+        };
+    fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t,
+        early kernel!(SYS_sendfile, to, from, offset, count),
+        |next| {
+            refresh(from);
+            next()
+        };
+    fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t,
+        early kernel!(SYS_sendfile, to, from, offset, count),
+        |next| {
+            refresh(from);
+            next()
+        };
+    fn copy_file_range(from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, length: size_t, flags: u32) -> ssize_t,
+        early kernel!(SYS_copy_file_range, from, from_offset, to, to_offset, length, flags),
+        |next| {
+            refresh(from);
+            refresh(to);
+            next()
+        };
+    fn splice(from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, length: size_t, flags: u32) -> ssize_t,
+        early kernel!(SYS_splice, from, from_offset, to, to_offset, length, flags),
+        |next| {
+            refresh(from);
+            refresh(to);
+            next()
+        };
+
+    fn system(command: *const c_char) -> c_int,
+        early refused(libc::ENOSYS),
+        |next| {
+            fork::spawns();
+            next()
+        };
+    fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE,
+        early std::ptr::null_mut(),
+        |next| {
+            fork::spawns();
+            next()
+        };
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char,
+        actions: *const libc::posix_spawn_file_actions_t, attributes: *const libc::posix_spawnattr_t,
+        arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int,
+        early libc::ENOSYS,
+        |next| {
+            fork::spawns();
+            next()
+        };
+    fn posix_spawnp(pid: *mut pid_t, path: *const c_char,
+        actions: *const libc::posix_spawn_file_actions_t, attributes: *const libc::posix_spawnattr_t,
+        arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int,
+        early libc::ENOSYS,
+        |next| {
+            fork::spawns();
+            next()
+        };
+}
+
+fn controlled(fd: c_int, command: c_int, argument: usize, result: c_int) -> c_int {
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return duplicated(fd, result),
+        libc::F_SETFL if result >= 0 && process::attends() => {
+            let _inside = process::Inside::enter();
+            files::flags_set(fd, argument as c_int);
+        }
+        _ => {}
+    }
+    result
+}
+
+static CLOSE_RANGE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+static VFORK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Looks up what stands behind us.
+pub(crate) fn begin() {
+    find();
+    for (found, name) in [(&CLOSE_RANGE, c"close_range"), (&VFORK, c"vfork")] {
+        // SAFETY: a symbol's name, ended by a NUL.
+        found.store(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }, Ordering::Release);
+    }
+}
+
+fn real_close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    let function = CLOSE_RANGE.load(Ordering::Acquire);
+    if function.is_null() {
+        return kernel!(SYS_close_range, first, last, flags);
+    }
+    // SAFETY: the symbol of this name has this type.
+    let function: unsafe extern "C" fn(u32, u32, c_int) -> c_int =
+        unsafe { std::mem::transmute(function) };
+    // SAFETY: takes numbers.
+    unsafe { function(first, last, flags) }
+}
+
+/// # Safety
+/// As the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    const CLOSE_RANGE_CLOEXEC: c_int = 4;
+    if process::is_guest() || !process::attends() || first > last {
+        return real_close_range(first, last, flags);
+    }
+    let number = |fd: u32| c_int::try_from(fd).unwrap_or(c_int::MAX);
+    if flags & CLOSE_RANGE_CLOEXEC == 0 {
+        files::closed_range(number(first), number(last));
+    }
+    // Around our own.
+    let mut from = first;
+    for ours in files::ours_within(number(first), number(last)) {
+        let ours = ours as u32;
+        if ours > from && real_close_range(from, ours - 1, flags) != 0 {
+            return -1;
+        }
+        from = ours + 1;
+    }
+    if from <= last { real_close_range(from, last, flags) } else { 0 }
+}
+
+/// # Safety
+/// As the C library's function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    // SAFETY: takes numbers.
+    unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
+}
+
+/// What [`vfork`] does before it jumps to the real one, whose address this gives.
+extern "C" fn before_vfork() -> *mut c_void {
+    fork::spawns();
+    process::vforks();
+    VFORK.load(Ordering::Acquire)
+}
+
+/// The real `vfork` must find the stack as its caller left it, since the child returns on it first:
+/// so that this is no call but a jump.
+///
+/// # Safety
+/// As the C library's function.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vfork() -> pid_t {
+    std::arch::naked_asm!(
+        "sub rsp, 8",
+        "call {before}",
+        "add rsp, 8",
+        "jmp rax",
+        before = sym before_vfork,
+    )
+}
+
+/// As on the other machine.
+///
+/// # Safety
+/// As the C library's function.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vfork() -> pid_t {
+    std::arch::naked_asm!(
+        "stp x29, x30, [sp, #-16]!",
+        "bl {before}",
+        "ldp x29, x30, [sp], #16",
+        "br x0",
+        before = sym before_vfork,
+    )
+}

@@ -1,0 +1,76 @@
+//! What happens when the process divides.
+//!
+//! After `fork` the child makes its own connections; the parent's stay sound. Descriptors are then
+//! shared, and the kernel, which keeps their position, must be the one to move it.
+
+use crate::process::{self, Inside};
+use crate::{engine, files};
+use std::cell::UnsafeCell;
+
+/// What [`prepare`] holds until the child has been made. Touched by the thread that forks alone,
+/// while it has the locks.
+struct Held(UnsafeCell<Option<(files::Held, engine::Held, Inside)>>);
+
+// SAFETY: see above.
+unsafe impl Sync for Held {}
+
+static HELD: Held = Held(UnsafeCell::new(None));
+
+/// Registers what is to be done at every `fork`.
+pub(crate) fn begin() {
+    // SAFETY: the functions stay: the library is never unloaded.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+}
+
+extern "C" fn prepare() {
+    if !process::attends() {
+        return;
+    }
+    let inside = Inside::enter();
+    let engines = engine::hold();
+    let held = (files::hold(), engines, inside);
+    // SAFETY: the locks are ours now.
+    unsafe { *HELD.0.get() = Some(held) };
+}
+
+extern "C" fn parent() {
+    // SAFETY: the locks are ours still, or there is nothing.
+    if let Some((files, engines, _inside)) = unsafe { (*HELD.0.get()).take() } {
+        drop((files, engines));
+        // Also what another thread opened a moment ago.
+        files::share(true);
+    }
+}
+
+extern "C" fn child() {
+    // SAFETY: as above; this thread is the only one here.
+    let Some((files, engines, _inside)) = (unsafe { (*HELD.0.get()).take() }) else {
+        return;
+    };
+    files::abandon(files);
+    engine::abandon(engines);
+    process::claim();
+}
+
+/// This is the child of a bare `clone`, and finds out only now. Another thread of the parent may
+/// have held a lock at that moment: then there is nobody here to give it back, and everything is
+/// left to the kernel.
+pub(crate) fn adopted_by_stranger() {
+    match (files::try_hold(), engine::try_hold()) {
+        (Some(files), Some(engines)) => {
+            files::abandon(files);
+            engine::abandon(engines);
+            process::claim();
+        }
+        _ => process::end(),
+    }
+}
+
+/// Before a program is started without our seeing the child: descriptors that it inherits are
+/// shared from now on.
+pub(crate) fn spawns() {
+    if process::attends() {
+        let _inside = Inside::enter();
+        files::share(false);
+    }
+}

@@ -1,0 +1,83 @@
+//! Standing in front of functions of the C library (or of the next library that stands there).
+//!
+//! The real functions are looked up once, when the library is initialised, and never in the middle of
+//! a call: an allocator that reads a file while it starts would come back to us, and `dlsym`
+//! allocates. Until then the kernel is called directly.
+
+use libc::{c_int, c_long};
+
+/// Defines functions that stand in front of others of the same name: their arguments and result;
+/// what is done before the real one is known; and the body, in which the named closure calls the
+/// real one with the same arguments.
+macro_rules! interpose {
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty, early $early:expr,
+        |$next:ident| $body:expr;)*) => {
+        #[allow(non_upper_case_globals)]
+        mod found {
+            use std::sync::atomic::AtomicPtr;
+            $(pub(super) static $name: AtomicPtr<libc::c_void> =
+                AtomicPtr::new(std::ptr::null_mut());)*
+        }
+
+        /// Looks up what stands behind us.
+        pub(crate) fn find() {
+            $(
+                let name = concat!(stringify!($name), "\0");
+                // SAFETY: a symbol's name, ended by a NUL.
+                let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
+                found::$name.store(function, std::sync::atomic::Ordering::Release);
+            )*
+        }
+
+        $(
+            /// # Safety
+            /// As the function of this name behind it.
+            #[unsafe(no_mangle)]
+            pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+                let $next = || {
+                    let function = found::$name.load(std::sync::atomic::Ordering::Acquire);
+                    if function.is_null() {
+                        return $early;
+                    }
+                    // Integers and pointers behind the named arguments of `open` and `fcntl` go
+                    // where these go, on all machines that we build for.
+                    type Function = unsafe extern "C" fn($($type),*) -> $result;
+                    // SAFETY: the symbol of this name has this type.
+                    let function = unsafe { std::mem::transmute::<*mut libc::c_void, Function>(function) };
+                    // SAFETY: the caller's promises are those of the function.
+                    unsafe { function($($argument),*) }
+                };
+                $body
+            }
+        )*
+    };
+}
+pub(crate) use interpose;
+
+/// Makes a system call. Sets errno where it fails.
+///
+/// # Safety
+/// As the system call's.
+pub(crate) unsafe fn call(number: c_long, arguments: [usize; 6]) -> c_long {
+    let [a, b, c, d, e, f] = arguments;
+    // SAFETY: passed on.
+    unsafe { libc::syscall(number, a, b, c, d, e, f) }
+}
+
+/// Makes a system call by name, of arguments that are cast to words (sign-extended).
+macro_rules! kernel {
+    ($number:ident $(, $argument:expr)* $(,)?) => {{
+        let mut arguments = [0usize; 6];
+        let given = [$($argument as usize),*];
+        arguments[..given.len()].copy_from_slice(&given);
+        // SAFETY: the promises of this function's caller are those of the system call.
+        unsafe { $crate::real::call(libc::$number, arguments) as _ }
+    }};
+}
+pub(crate) use kernel;
+
+/// The descriptor's number if it is open: what dup2 to itself gives.
+pub(crate) fn same(fd: c_int) -> c_int {
+    let flags: c_int = kernel!(SYS_fcntl, fd, libc::F_GETFD);
+    if flags < 0 { -1 } else { fd }
+}

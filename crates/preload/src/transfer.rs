@@ -1,0 +1,181 @@
+//! Reads and writes of pool files.
+//!
+//! Whatever cannot be done here, or fails here, is left to the kernel, which then does it, or says
+//! what is wrong: a read or write of bytes at a place may be done twice.
+
+use crate::files::{self, Description};
+use crate::process::{self, Inside};
+use crate::real::kernel;
+use libc::{c_int, c_void, iovec, off_t, ssize_t};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+use weir_core::error::{Code, Error};
+use weir_core::layout::Extent;
+use weir_core::slice::Slice;
+
+/// Most bytes that the kernel moves in one call.
+const LENGTH_MAX: usize = 0x7fff_f000;
+/// Most pieces of memory in one call.
+const PIECES_MAX: usize = 1024;
+
+/// Which way.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Read,
+    Write,
+}
+
+/// Memory of a call, as the program named it.
+pub(crate) enum Memory {
+    One(*mut c_void, usize),
+    List(*const iovec, c_int),
+}
+
+impl Memory {
+    /// As slices and their length in all; none where the kernel would refuse.
+    ///
+    /// # Safety
+    /// A list must be readable.
+    unsafe fn slices(&self) -> Option<(Vec<Slice>, usize)> {
+        let slice = |base: *mut c_void, length| Slice { pointer: base.cast(), length };
+        match *self {
+            Memory::One(base, length) => {
+                let length = length.min(LENGTH_MAX);
+                Some((vec![slice(base, length)], length))
+            }
+            Memory::List(list, count) => {
+                let count = usize::try_from(count).ok().filter(|count| *count <= PIECES_MAX)?;
+                let mut slices = Vec::with_capacity(count);
+                let mut left = LENGTH_MAX;
+                for index in 0..count {
+                    // SAFETY: the caller promises a list of that many.
+                    let piece = unsafe { *list.add(index) };
+                    if isize::try_from(piece.iov_len).is_err() {
+                        return None;
+                    }
+                    let length = piece.iov_len.min(left);
+                    if length > 0 {
+                        slices.push(slice(piece.iov_base, length));
+                    }
+                    left -= length;
+                }
+                Some((slices, LENGTH_MAX - left))
+            }
+        }
+    }
+}
+
+/// Moves bytes between memory and a file, at `offset` or (none) at the descriptor's position; by the
+/// kernel, where this is not a file of the pool's or not for us to do.
+///
+/// # Safety
+/// The memory must be the program's to use in this way.
+#[inline]
+pub(crate) unsafe fn transfer(
+    fd: c_int,
+    way: Way,
+    memory: Memory,
+    offset: Option<off_t>,
+    kernel: impl FnOnce() -> ssize_t,
+) -> ssize_t {
+    if files::is_foreign(fd) || !process::attends() {
+        return kernel();
+    }
+    // SAFETY: passed on.
+    match unsafe { attempt(fd, way, memory, offset) } {
+        Some(moved) => moved as ssize_t,
+        None => kernel(),
+    }
+}
+
+/// As [`transfer`]; none: left to the kernel.
+unsafe fn attempt(fd: c_int, way: Way, memory: Memory, offset: Option<off_t>) -> Option<usize> {
+    let _inside = Inside::enter();
+    if process::inherited() {
+        crate::fork::adopted_by_stranger();
+    }
+    // A panic is a bug here; the program still gets what it asked for.
+    let attempt = AssertUnwindSafe(|| {
+        // SAFETY: passed on.
+        let (slices, length) = unsafe { memory.slices() }?;
+        let description = files::wanted(fd, length)?;
+        let allowed = match way {
+            Way::Read => description.readable,
+            Way::Write => description.writable(),
+        };
+        if length == 0 || !allowed || description.mapped() {
+            return None;
+        }
+        let Some(offset) = offset else {
+            if description.shared.load(Ordering::Relaxed) {
+                return None;
+            }
+            let _position = description.position.lock().unwrap_or_else(PoisonError::into_inner);
+            let at: off_t = kernel!(SYS_lseek, fd, 0, libc::SEEK_CUR);
+            let at = u64::try_from(at).ok()?;
+            // SAFETY: passed on.
+            let moved = unsafe { move_bytes(fd, &description, way, &slices, length, at) }?;
+            let _: off_t = kernel!(SYS_lseek, fd, at + moved as u64, libc::SEEK_SET);
+            return Some(moved);
+        };
+        let at = u64::try_from(offset).ok()?;
+        // SAFETY: passed on.
+        unsafe { move_bytes(fd, &description, way, &slices, length, at) }
+    });
+    catch_unwind(attempt).unwrap_or(None)
+}
+
+/// # Safety
+/// As [`transfer`].
+unsafe fn move_bytes(
+    fd: c_int,
+    description: &Description,
+    way: Way,
+    slices: &[Slice],
+    length: usize,
+    at: u64,
+) -> Option<usize> {
+    let begun = Instant::now();
+    let extents = [Extent { offset: at, length: length as u64 }];
+    let work = || {
+        let run = async {
+            match way {
+                // SAFETY: passed on; the future is run to its end here.
+                Way::Read => unsafe { description.file.read_slices(&extents, slices) }.await,
+                Way::Write => {
+                    // SAFETY: as above.
+                    unsafe { description.file.write_slices(&extents, slices) }
+                        .await
+                        .map(|()| length)
+                }
+            }
+        };
+        description.engine.pool.run(run)
+    };
+    let result = match work() {
+        Err(Error { code: Code::NoCapability, .. }) if description.extend(fd) => work(),
+        result => result,
+    };
+    let cell = description.cell();
+    let ns = begun.elapsed().as_nanos() as u64;
+    let (calls, bytes, time, errors) = match way {
+        Way::Read => (&cell.reads, &cell.bytes_read, &cell.read_ns, &cell.read_errors),
+        Way::Write => (&cell.writes, &cell.bytes_written, &cell.write_ns, &cell.write_errors),
+    };
+    calls.fetch_add(1, Ordering::Relaxed);
+    time.fetch_add(ns, Ordering::Relaxed);
+    match &result {
+        Ok(moved) => bytes.fetch_add(*moved as u64, Ordering::Relaxed),
+        Err(_) => errors.fetch_add(1, Ordering::Relaxed),
+    };
+    if way == Way::Write {
+        description.grown.store(true, Ordering::Relaxed);
+        // Pages that the kernel read meanwhile may be from before or after: it writes once more.
+        if description.mapped() {
+            return None;
+        }
+    }
+    result.ok()
+}
