@@ -3,7 +3,7 @@
 use crate::attributes::{file_type, set_time, to_kernel};
 use crate::credentials::allows;
 use crate::directory::Directory;
-use crate::shared::{Open, SUPERUSER, Shared, errno};
+use crate::shared::{Open, Shared, errno, without_privileges};
 use crate::statistics::Operation;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem,
@@ -17,7 +17,6 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 use weir_client::lending::LEND;
 use weir_core::config::NAME_BYTES_MAX;
@@ -104,7 +103,17 @@ impl Filesystem for WeirFilesystem {
         reply: ReplyAttr,
     ) {
         let who = self.0.who(request);
-        let found = self.0.run(Operation::Attributes, self.0.fs().attributes(&who, Ino(ino.0)));
+        let attributes = async {
+            match self.0.fs().attributes(&who, Ino(ino.0)).await {
+                // The pool keeps what has no names as long as a handle of its own is open. Fifos,
+                // directories and what was opened with O_PATH have none.
+                Err(error) if error.code == Code::NotFound => {
+                    self.0.names.remains(ino.0).ok_or(error)
+                }
+                found => found,
+            }
+        };
+        let found = self.0.run(Operation::Attributes, attributes);
         self.0.reply_attributes(found, reply);
     }
 
@@ -147,6 +156,9 @@ impl Filesystem for WeirFilesystem {
             };
             if size.is_some() && who.uid != 0 {
                 self.0.end_privileges(&mut attributes).await?;
+            }
+            if mode.is_some() && without_privileges(attributes.mode).is_some() {
+                self.0.mark_privileged(ino);
             }
             Ok(attributes)
         };
@@ -303,7 +315,7 @@ impl Filesystem for WeirFilesystem {
         let (result, time) = self.0.timed(Operation::Create, create);
         match result {
             Ok((file, attributes)) => {
-                self.0.names.learn(attributes.ino.0, parent.0, name.as_bytes());
+                self.0.names.learn(&attributes, parent.0, name.as_bytes());
                 let (handle, treatment) = self.0.opened(file, &attributes, flags, time);
                 // Name and attributes go by one time here: the name's, which is none.
                 let attributes = to_kernel(&attributes);
@@ -369,11 +381,8 @@ impl Filesystem for WeirFilesystem {
         let append = !from_cache && flags.0 & libc::O_APPEND != 0;
         let write = async {
             self.0.write(&open, data, offset, append).await?;
-            if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID)
-                && open.privileged.swap(false, Ordering::Relaxed)
-            {
-                let mut attributes = self.0.fs().attributes(&SUPERUSER, Ino(ino.0)).await?;
-                self.0.end_privileges(&mut attributes).await?;
+            if write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID) {
+                self.0.changed(&open).await?;
             }
             Ok(())
         };
@@ -580,7 +589,7 @@ impl Filesystem for WeirFilesystem {
 
     fn fallocate(
         &self,
-        _request: &Request,
+        request: &Request,
         ino: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -590,7 +599,8 @@ impl Filesystem for WeirFilesystem {
     ) {
         self.0.cached.forget(ino.0);
         let allocate = |open: Arc<Open>| async move {
-            self.0.allocate(&open.file, Extent { offset, length }, mode).await
+            self.0.allocate(&open.file, Extent { offset, length }, mode).await?;
+            if request.uid() != 0 { self.0.changed(&open).await } else { Ok(()) }
         };
         done(self.0.on_file(Operation::Allocate, handle, allocate), reply);
     }
@@ -621,23 +631,48 @@ impl Filesystem for WeirFilesystem {
         }
     }
 
-    // The kernel has its own way of doing these where we have none.
-
     fn copy_file_range(
         &self,
-        _request: &Request,
+        request: &Request,
         _ino_in: INodeNo,
-        _handle_in: FileHandle,
-        _offset_in: u64,
-        _ino_out: INodeNo,
-        _handle_out: FileHandle,
-        _offset_out: u64,
-        _length: u64,
+        handle_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        handle_out: FileHandle,
+        offset_out: u64,
+        length: u64,
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        reply.error(Errno::ENOSYS);
+        let files = (self.0.files.find(handle_in.0), self.0.files.find(handle_out.0));
+        let (Some(from), Some(to)) = files else {
+            return reply.error(Errno::EBADF);
+        };
+        self.0.cached.forget(ino_out.0);
+        let copied = BUFFER.with_borrow_mut(|buffer| {
+            if buffer.len() < REQUEST_BYTES_MAX as usize {
+                buffer.resize(REQUEST_BYTES_MAX as usize, 0);
+            }
+            let copy = async {
+                let copied =
+                    self.0.copy((&from, offset_in), (&to, offset_out), length, buffer).await?;
+                if request.uid() != 0 {
+                    self.0.changed(&to).await?;
+                }
+                Ok(copied)
+            };
+            let (result, time) = self.0.timed(Operation::Copy, copy);
+            from.counters.read(*result.as_ref().unwrap_or(&0) as usize, Duration::ZERO);
+            to.counters.wrote(*result.as_ref().unwrap_or(&0) as usize, time);
+            result
+        });
+        match copied {
+            Ok(copied) => reply.written(copied),
+            Err(errno) => reply.error(errno),
+        }
     }
+
+    // The kernel has its own way of doing these where we have none.
 
     fn poll(
         &self,

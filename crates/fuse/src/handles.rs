@@ -26,6 +26,12 @@ impl<T> Handles<T> {
         self.open.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
     }
 
+    /// Does something with each.
+    pub(crate) fn each(&self, work: impl Fn(&T)) {
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.values().for_each(|thing| work(thing));
+    }
+
     /// Whether one of them is so.
     pub(crate) fn any(&self, so: impl Fn(&T) -> bool) -> bool {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);

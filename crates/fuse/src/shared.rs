@@ -14,7 +14,7 @@ use std::ffi::OsStr;
 use std::future::Future;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_client::{Net, Pool};
 use weir_core::error::{Code, Error, Result};
@@ -26,6 +26,8 @@ use weir_core::wire::meta::{Changes, OpenMode};
 /// How long the kernel believes attributes, where it caches. Names it never does: the file that a
 /// path leads to, and whether it may be walked, is asked each time.
 const BELIEVED: Duration = Duration::from_secs(1);
+/// What one copy_file_range copies at most, lest it cannot be interrupted for long: bytes.
+const COPY_BYTES_MAX: u32 = 64 << 20;
 /// Linux's mark of an opening for execve.
 const FMODE_EXEC: i32 = 0x20;
 
@@ -47,7 +49,8 @@ pub(crate) struct Shared {
 pub(crate) struct Open {
     pub(crate) file: File<Net>,
     pub(crate) counters: Arc<FileCounters>,
-    /// Whether it was set-user-id or set-group-id when it was opened: a write ends that.
+    /// Whether it was made set-user-id or set-group-id since it was last known that a write need
+    /// not end that. What other mounts make of it is not seen.
     pub(crate) privileged: AtomicBool,
 }
 
@@ -66,7 +69,7 @@ fn of_inode(operation: Operation) -> bool {
 
 /// The mode without set-user-id and set-group-id, if that changes it. Set-group-id without
 /// execution by the group is no privilege.
-fn without_privileges(mode: u32) -> Option<u32> {
+pub(crate) fn without_privileges(mode: u32) -> Option<u32> {
     let cleared = match mode & 0o2010 {
         0o2010 => mode & !0o6000,
         _ => mode & !0o4000,
@@ -159,7 +162,7 @@ impl Shared {
     ) {
         match found {
             Ok(attributes) => {
-                self.names.learn(attributes.ino.0, parent.0, name.as_bytes());
+                self.names.learn(&attributes, parent.0, name.as_bytes());
                 let believed = self.attributes_believed();
                 let attributes = to_kernel(&attributes);
                 reply.entry_with_ttls(&believed, &Duration::ZERO, &attributes, Generation(0));
@@ -243,6 +246,24 @@ impl Shared {
         Ok(())
     }
 
+    /// Has open files of this inode know that it became set-user-id or set-group-id.
+    pub(crate) fn mark_privileged(&self, ino: Ino) {
+        self.files.each(|open| {
+            if open.file.ino() == ino {
+                open.privileged.store(true, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// What follows after somebody else than the superuser has changed a file's content.
+    pub(crate) async fn changed(&self, open: &Open) -> Result<()> {
+        if open.privileged.swap(false, Ordering::Relaxed) {
+            let mut attributes = self.fs().attributes(&SUPERUSER, open.file.ino()).await?;
+            self.end_privileges(&mut attributes).await?;
+        }
+        Ok(())
+    }
+
     pub(crate) async fn truncate(
         &self,
         who: &Credentials,
@@ -271,6 +292,34 @@ impl Shared {
         }
     }
 
+    /// Copies between files as far as there is something to copy; gives the bytes copied.
+    pub(crate) async fn copy(
+        &self,
+        (from, offset_in): (&Open, u64),
+        (to, offset_out): (&Open, u64),
+        length: u64,
+        buffer: &mut [u8],
+    ) -> Result<u32> {
+        let length = length.min(COPY_BYTES_MAX.into()) as usize;
+        let mut copied = 0;
+        while copied < length {
+            let want = (length - copied).min(buffer.len());
+            let step = async {
+                let got = from.file.read_at(&mut buffer[..want], offset_in + copied as u64).await?;
+                to.file.write_at(&buffer[..got], offset_out + copied as u64).await?;
+                Ok(got)
+            };
+            match step.await {
+                Ok(0) => break,
+                Ok(got) => copied += got,
+                // What was copied before is told first.
+                Err(_) if copied > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(copied as u32)
+    }
+
     pub(crate) async fn allocate(&self, file: &File<Net>, extent: Extent, mode: i32) -> Result<()> {
         let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
         let clear = match mode & !libc::FALLOC_FL_KEEP_SIZE {
@@ -296,8 +345,12 @@ impl Shared {
         ino: Ino,
     ) -> impl Fn(&[u8], u32) -> Result<(Vec<Entry>, bool)> {
         move |after, limit| {
-            let listing = self.pool.run(self.fs().list(who, ino, after, limit, false))?;
-            Ok((listing.entries, listing.end))
+            match self.pool.run(self.fs().list(who, ino, after, limit, false)) {
+                Ok(listing) => Ok((listing.entries, listing.end)),
+                // Removed while somebody is in it.
+                Err(error) if error.code == Code::NotFound => Ok((Vec::new(), true)),
+                Err(error) => Err(error),
+            }
         }
     }
 }

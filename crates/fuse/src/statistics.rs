@@ -97,6 +97,7 @@ operations! {
     Close "release" Sync "fsync" OpenDirectory "opendir" ReadDirectory "readdir"
     StatFs "statfs" SetXattr "setxattr" GetXattr "getxattr" ListXattr "listxattr"
     RemoveXattr "removexattr" Access "access" Seek "lseek" Allocate "fallocate"
+    Copy "copy_file_range"
 }
 
 /// Counters of one path.

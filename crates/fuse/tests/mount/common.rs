@@ -1,6 +1,9 @@
 //! Servers in this process, and mounts of them.
 
+use std::ffi::CString;
+use std::io;
 use std::ops::Deref;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -140,4 +143,36 @@ pub(crate) fn pattern(seed: u64, offset: u64, length: usize) -> Vec<u8> {
             (word >> (8 * (at % 8))) as u8
         })
         .collect()
+}
+
+/// Runs a test on mounts without and with caching.
+pub(crate) fn on_mount(test: impl Fn(&Mounted)) {
+    if !fuse_works() {
+        return;
+    }
+    for caching in [false, true] {
+        let pool = TestPool::new(3, 64 << 20);
+        let options = MountOptions { caching, allow_other: is_root(), ..MountOptions::default() };
+        let mount = pool.mount(&options);
+        println!("caching: {caching}");
+        test(&mount);
+        mount.end();
+    }
+}
+
+pub(crate) fn is_root() -> bool {
+    // SAFETY: does nothing but answer.
+    unsafe { libc::geteuid() == 0 }
+}
+
+pub(crate) fn c_path(path: &Path) -> CString {
+    CString::new(path.as_os_str().as_bytes()).unwrap()
+}
+
+pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+pub(crate) fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
+    result.expect_err("must fail").raw_os_error().expect("has an errno")
 }

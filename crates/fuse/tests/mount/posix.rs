@@ -1,53 +1,18 @@
 //! Programs' everyday calls on a mounted pool, without and with kernel caching.
 
-use crate::common::{Mounted, TestPool, fuse_works, pattern};
+use crate::common::{c_path, check, errno, is_root, on_mount, pattern};
 use std::collections::BTreeSet;
-use std::ffi::CString;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{
     FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink,
 };
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use weir_fuse::MountOptions;
 
 const MIB: usize = 1 << 20;
-
-/// Runs a test on mounts without and with caching.
-fn on_mount(test: impl Fn(&Mounted)) {
-    if !fuse_works() {
-        return;
-    }
-    for caching in [false, true] {
-        let pool = TestPool::new(3, 64 << 20);
-        let options = MountOptions { caching, allow_other: is_root(), ..MountOptions::default() };
-        let mount = pool.mount(&options);
-        println!("caching: {caching}");
-        test(&mount);
-        mount.end();
-    }
-}
-
-fn is_root() -> bool {
-    // SAFETY: does nothing but answer.
-    unsafe { libc::geteuid() == 0 }
-}
-
-fn c_path(path: &Path) -> CString {
-    CString::new(path.as_os_str().as_bytes()).unwrap()
-}
-
-fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-}
-
-fn errno<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
-    result.expect_err("must fail").raw_os_error().expect("has an errno")
-}
 
 #[test]
 fn files_are_created_written_read_and_appended() {

@@ -1,0 +1,187 @@
+//! What programs seldom do, and what goes wrong seldom: each test but the last few tells of
+//! something that a local file system does and this one once did not.
+
+use crate::common::{TestPool, c_path, check, errno, fuse_works, is_root, on_mount, pattern};
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use weir_fuse::MountOptions;
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+/// Runs a shell's script there as another user.
+fn as_other(directory: &Path, script: &str) -> bool {
+    Command::new("setpriv")
+        .args(["--reuid", "54321", "--regid", "54321", "--clear-groups", "sh", "-ec", script])
+        .current_dir(directory)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .expect("setpriv runs")
+        .success()
+}
+
+fn copy_range(from: &File, offset_in: i64, to: &File, offset_out: i64, length: usize) -> usize {
+    let (mut offset_in, mut offset_out, mut copied) = (offset_in, offset_out, 0);
+    while copied < length {
+        // SAFETY: both descriptors are open, and the offsets are valid for the call.
+        let count = unsafe {
+            let (from, to) = (from.as_raw_fd(), to.as_raw_fd());
+            let left = length - copied;
+            libc::copy_file_range(from, &raw mut offset_in, to, &raw mut offset_out, left, 0)
+        };
+        assert!(count >= 0, "{}", io::Error::last_os_error());
+        if count == 0 {
+            break;
+        }
+        copied += count as usize;
+    }
+    copied
+}
+
+/// Reads by way of the kernel's pages, which sendfile fills even where reads pass them by.
+fn read_through_pages(file: &File, length: usize) -> Vec<u8> {
+    let (mut end, start) = io::pipe().unwrap();
+    let mut got = Vec::new();
+    while got.len() < length {
+        let mut offset = got.len() as i64;
+        let left = (length - got.len()).min(16 * 1024);
+        // SAFETY: both descriptors are open, and the offset is valid for the call.
+        let count =
+            unsafe { libc::sendfile(start.as_raw_fd(), file.as_raw_fd(), &raw mut offset, left) };
+        assert!(count > 0, "{}", io::Error::last_os_error());
+        let mut part = vec![0; count as usize];
+        end.read_exact(&mut part).unwrap();
+        got.extend_from_slice(&part);
+    }
+    got
+}
+
+#[test]
+fn every_way_of_changing_content_ends_privileges() {
+    if !is_root() {
+        eprintln!("SKIPPED: needs root");
+        return;
+    }
+    on_mount(|mount| {
+        fs::set_permissions(mount.parent().unwrap(), Permissions::from_mode(0o1777)).unwrap();
+        fs::set_permissions(&**mount, Permissions::from_mode(0o1777)).unwrap();
+        let path = mount.join("program");
+        for script in [
+            "echo x >>program",
+            "echo x 1<>program",
+            "truncate -s 10 program",
+            "fallocate -l 100000 program",
+            "fallocate -p -o 0 -l 4096 program",
+            "fallocate -z -o 100 -l 5000 program",
+            "python3 -c 'import os; os.copy_file_range(os.open(\"source\", 0), os.open(\"program\", 1), 9)'",
+            // Open for writing before it became what it was.
+            "chmod 755 program; exec 3>>program; chmod 6755 program; echo x >&3",
+        ] {
+            fs::write(&path, pattern(1, 0, 10_000)).unwrap();
+            fs::write(mount.join("source"), b"something").unwrap();
+            std::os::unix::fs::chown(&path, Some(54321), Some(54321)).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(0o6777)).unwrap();
+            assert!(as_other(mount, script), "{script}");
+            let mode = fs::metadata(&path).unwrap().mode();
+            assert_eq!(mode & 0o6000, 0, "after {script}");
+            fs::remove_file(&path).unwrap();
+        }
+    });
+}
+
+#[test]
+fn what_has_no_names_is_still_there_for_who_has_it_open() {
+    on_mount(|mount| {
+        let fifo = mount.join("fifo");
+        // SAFETY: the path ends with a NUL.
+        check(unsafe { libc::mkfifo(c_path(&fifo).as_ptr(), 0o640) }).unwrap();
+        let end = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&fifo).unwrap();
+        let ino = end.metadata().unwrap().ino();
+        fs::remove_file(&fifo).unwrap();
+        // As cat does with what it reads from.
+        let metadata = end.metadata().unwrap();
+        assert_eq!((metadata.ino(), metadata.nlink()), (ino, 0));
+
+        fs::create_dir(mount.join("d")).unwrap();
+        let directory = File::open(mount.join("d")).unwrap();
+        fs::remove_dir(mount.join("d")).unwrap();
+        assert_eq!(directory.metadata().unwrap().nlink(), 0);
+        let inside = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
+        assert_eq!(fs::read_dir(&inside).unwrap().count(), 0);
+        assert_eq!(errno(File::create(inside.join("f"))), libc::ENOENT);
+
+        fs::write(mount.join("f"), b"12345").unwrap();
+        let handle =
+            OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(mount.join("f")).unwrap();
+        fs::remove_file(mount.join("f")).unwrap();
+        let metadata = handle.metadata().unwrap();
+        assert_eq!((metadata.nlink(), metadata.len()), (0, 5));
+    });
+}
+
+#[test]
+fn ranges_are_copied_within_and_between_files() {
+    on_mount(|mount| {
+        let length = 3_000_000;
+        let from = open(&mount.join("from"));
+        from.write_all_at(&pattern(1, 0, length), 0).unwrap();
+        let to = open(&mount.join("to"));
+        assert_eq!(copy_range(&from, 0, &to, 0, length), length);
+        assert!(fs::read(mount.join("to")).unwrap() == pattern(1, 0, length));
+        // To where it ends, and behind the end of the target.
+        assert_eq!(copy_range(&from, length as i64 - 10, &to, 4_000_000, 1000), 10);
+        let mut model = pattern(1, 0, length);
+        model.resize(4_000_000, 0);
+        model.extend_from_slice(&pattern(1, length as u64 - 10, 10));
+        assert!(fs::read(mount.join("to")).unwrap() == model);
+        assert_eq!(to.metadata().unwrap().len(), 4_000_010);
+        // Within a file; overlapping it is refused.
+        assert_eq!(copy_range(&to, 7, &to, 1_000_000, 70_000), 70_000);
+        model.copy_within(7..70_007, 1_000_000);
+        assert!(fs::read(mount.join("to")).unwrap() == model);
+        // SAFETY: both descriptors are open; no offset is the file's own position, which is 0.
+        let overlapping = check(unsafe {
+            let (none, descriptor) = (std::ptr::null_mut(), to.as_raw_fd());
+            libc::copy_file_range(descriptor, none, descriptor, none, 100, 0) as libc::c_int
+        });
+        assert_eq!(errno(overlapping), libc::EINVAL);
+        // The kernel's pages of the target are not older than the copy.
+        assert!(read_through_pages(&to, 100_000) == model[..100_000]);
+        assert_eq!(copy_range(&from, 1_000_000, &to, 5, 60_000), 60_000);
+        model[5..60_005].copy_from_slice(&pattern(1, 1_000_000, 60_000));
+        assert!(read_through_pages(&to, 100_000) == model[..100_000]);
+        // From another file system, by the kernel's own way.
+        let elsewhere = tempfile::tempfile().unwrap();
+        elsewhere.write_all_at(&pattern(2, 0, 200_000), 0).unwrap();
+        let there = open(&mount.join("there"));
+        assert_eq!(io::copy(&mut &elsewhere, &mut &there).unwrap(), 200_000);
+        assert!(fs::read(mount.join("there")).unwrap() == pattern(2, 0, 200_000));
+    });
+}
+
+#[test]
+fn a_copy_is_of_what_the_pool_holds_whatever_pages_the_kernel_has() {
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(2, 64 << 20);
+    let options = MountOptions::default();
+    let (a, b) = (pool.mount(&options), pool.mount(&options));
+    let length = 200_000;
+    fs::write(a.join("from"), pattern(1, 0, length)).unwrap();
+    let from = open(&b.join("from"));
+    assert!(read_through_pages(&from, length) == pattern(1, 0, length));
+    open(&a.join("from")).write_all_at(&pattern(2, 0, length), 0).unwrap();
+    let to = open(&b.join("to"));
+    assert_eq!(copy_range(&from, 0, &to, 0, length), length);
+    assert!(fs::read(a.join("to")).unwrap() == pattern(2, 0, length));
+    drop((from, to));
+    a.end();
+    b.end();
+}
