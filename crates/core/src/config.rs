@@ -37,6 +37,16 @@ pub const ENTRIES_PER_REPLY_MAX: usize = 1024;
 pub const REAP_BATCH_MAX: usize = 256;
 /// Largest value of an extended attribute: bytes.
 pub const XATTR_BYTES_MAX: usize = 64 * 1024;
+/// Locks on one file. Neighbouring ranges of one owner and kind count as one.
+pub const LOCKS_PER_FILE_MAX: usize = 64 * 1024;
+/// Locks of one client.
+pub const LOCKS_PER_CLIENT_MAX: usize = 256 * 1024;
+/// Locks in all.
+pub const LOCKS_MAX: usize = 2 * 1024 * 1024;
+/// Waits for locks of one client, those counted that ended and of which it was not told yet.
+pub const LOCK_WAITS_PER_CLIENT_MAX: usize = 8 * 1024;
+/// How long a client waits for news of its locks in one request: milliseconds.
+pub const LOCK_NEWS_MS: u64 = 5_000;
 
 /// Times of the protocol, in milliseconds. One struct, so that the simulator can shrink them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

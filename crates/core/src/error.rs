@@ -105,6 +105,10 @@ codes! {
     WouldBlock = 35, 11, "would block";
     /// E2BIG.
     TooMany = 36, 7, "too many at once";
+    /// ENOLCK.
+    NoLocks = 37, 37, "too many locks";
+    /// EDEADLK.
+    Deadlock = 38, 35, "waiting for this lock would never end";
 }
 
 /// A failure with its story. Its text reads `operation object: cause; consequence`.

@@ -183,7 +183,15 @@ impl<R: Rpc> File<R> {
         })
     }
 
-    fn handle(&self) -> Result<u64> {
+    pub(super) fn fs(&self) -> &Fs<R> {
+        &self.shared.fs
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    pub(super) fn handle(&self) -> Result<u64> {
         self.shared.handle.ok_or_else(|| Error::because(Code::Invalid, "file is borrowed"))
     }
 

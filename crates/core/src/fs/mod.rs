@@ -3,6 +3,7 @@
 //! All functions are async over one seam, [`Rpc`]; real clients and simulated ones run this code.
 
 mod file;
+mod locks;
 mod plan;
 
 pub use file::{File, Loan};

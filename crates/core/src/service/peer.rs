@@ -211,6 +211,9 @@ impl Service {
     pub fn closed(&self, now: Now, peer: &mut Peer) {
         if let PeerState::Known(known) = std::mem::replace(&mut peer.state, PeerState::Closed) {
             known.session.leave(peer.number, now);
+            if let Some(meta) = self.formed.get().and_then(|formed| formed.meta.as_ref()) {
+                meta.client_disconnected(known.client);
+            }
         }
         self.counters.connections.fetch_sub(1, Relaxed);
     }
@@ -323,6 +326,8 @@ impl Service {
         let sequences = session.take_over(peer.number, now);
         if let Some(meta) = self.formed.get().and_then(|formed| formed.meta.as_ref()) {
             meta.client_heard(transcript.client, now);
+            // Perhaps it has given up an older connection that seems to be whole from here.
+            meta.client_disconnected(transcript.client);
         }
         let welcome = Welcome {
             mac: secret.server_proof(transcript),

@@ -9,6 +9,7 @@
 //! writes of older epochs count no more.
 
 use crate::auth::{Capability, ReapOrder};
+use crate::error::Code;
 use crate::layout::Layout;
 use crate::types::{Attributes, Credentials, Entry, FileKind, Ino, WallTime};
 use serde::{Deserialize, Serialize};
@@ -102,6 +103,48 @@ pub struct Settlement {
     pub size: u64,
     /// Time of last write; zero: never written in this data epoch (the service's own time holds).
     pub mtime: WallTime,
+}
+
+/// Which of a file's two kinds of locks; they do not see each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum LockKind {
+    /// On ranges of bytes (fcntl, lockf): an owner's locks on a file never overlap; a newer one
+    /// replaces what it covers of older ones, in one step.
+    Range,
+    /// On the whole file (flock): an owner has one or none; to change its kind is to let it go and
+    /// to ask anew.
+    Whole,
+}
+
+/// A lock that is held or wished for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lock {
+    /// On which file.
+    pub ino: Ino,
+    /// Of which kind.
+    pub kind: LockKind,
+    /// Whose, among those of the client: owners exclude each other, never themselves.
+    pub owner: u64,
+    /// The process on the client's host, for people; 0 in answers about other clients' locks.
+    pub pid: u32,
+    /// First byte.
+    pub start: u64,
+    /// Byte behind the last: at most [`LOCK_END_MAX`].
+    pub end: u64,
+    /// Against every other lock, or only against exclusive ones.
+    pub exclusive: bool,
+}
+
+/// A lock that ends here covers all bytes that the file may ever have.
+pub const LOCK_END_MAX: u64 = 1 << 63;
+
+/// How the wait for a lock ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LockEnded {
+    /// Which wait.
+    pub ticket: u64,
+    /// None: the lock is held now.
+    pub failure: Option<Code>,
 }
 
 /// What can be asked of the metadata service.
@@ -318,6 +361,43 @@ pub enum MetaRequest {
         /// Its name.
         name: Vec<u8>,
     },
+    /// Takes a lock, or waits in line for it. Answer: [`MetaReply::Done`], or, where it has to wait
+    /// and may, [`MetaReply::Waiting`]. Fails with `WouldBlock` where it may not.
+    Lock {
+        /// An open handle of the file.
+        handle: u64,
+        /// What; `ino` must be the handle's.
+        lock: Lock,
+        /// It may wait, and this is the wait's number: one that the client has not used before.
+        ticket: Option<u64>,
+    },
+    /// Lets go of what an owner has locked in a range. Answer: [`MetaReply::Done`].
+    Unlock {
+        /// Which; neither `pid` nor `exclusive` counts. No handle is needed.
+        lock: Lock,
+    },
+    /// A lock that stands in the way of this one. Answer: [`MetaReply::Blocked`].
+    FindLock {
+        /// An open handle of the file.
+        handle: u64,
+        /// What; `ino` must be the handle's.
+        lock: Lock,
+    },
+    /// Answered when one of the client's waits has ended, or after a while without. A newer request
+    /// of this kind ends an older one. Answer: [`MetaReply::LocksEnded`].
+    AwaitLocks {
+        /// The waits that the client knows of. One that the service does not know (the client's
+        /// lease lapsed) ends with `SessionLapsed`.
+        tickets: Vec<u64>,
+        /// Ended waits of which the client was told; they are forgotten.
+        known: Vec<u64>,
+    },
+    /// Ends a wait. Answer: [`MetaReply::LocksEnded`] with one entry: `Cancelled`, or as it had
+    /// ended before, which is forgotten.
+    CancelLock {
+        /// Which.
+        ticket: u64,
+    },
 }
 
 impl MetaRequest {
@@ -337,6 +417,8 @@ impl MetaRequest {
                 | Fill
                 | GetXattr { .. }
                 | ListXattr { .. }
+                | FindLock { .. }
+                | AwaitLocks { .. }
         )
     }
 }
@@ -471,4 +553,10 @@ pub enum MetaReply {
     },
     /// Carried out.
     Done,
+    /// The lock is not to be had now: the wait has begun.
+    Waiting,
+    /// What stands in the way of a lock.
+    Blocked(Option<Lock>),
+    /// Waits for locks that have ended.
+    LocksEnded(Vec<LockEnded>),
 }

@@ -38,6 +38,8 @@ struct File {
 struct Client {
     heard_ms: u64,
     handles: BTreeSet<u64>,
+    /// Whether it may have locks, or wait for some.
+    locks: bool,
 }
 
 #[derive(Default)]
@@ -45,7 +47,7 @@ struct Table {
     handle_last: u64,
     handles: BTreeMap<u64, Handle>,
     files: BTreeMap<Ino, File>,
-    /// Those with handles.
+    /// Those with handles or locks.
     clients: BTreeMap<ClientId, Client>,
     /// Files that lapsed clients had open (and whether for writing), and until when they count as
     /// open: such a client may still write, or read what must not have been freed meanwhile, by a
@@ -80,6 +82,14 @@ impl Live {
         if let Some(client) = self.lock().clients.get_mut(&client) {
             client.heard_ms = now_ms.max(client.heard_ms);
         }
+    }
+
+    /// A client is to be kept also without handles, for its locks.
+    pub(super) fn keep(&self, client: ClientId, now_ms: u64) {
+        let mut table = self.lock();
+        let client = table.clients.entry(client).or_default();
+        client.heard_ms = now_ms.max(client.heard_ms);
+        client.locks = true;
     }
 
     /// Registers a handle before the inode is read: from here on nobody removes the file.
@@ -141,21 +151,33 @@ impl Live {
     }
 
     /// Ends all handles of clients that were silent since before `since_ms`. What they had open
-    /// counts as open until `until_ms`, when their capabilities have expired.
-    pub(super) fn lapse(&self, now_ms: u64, since_ms: u64, until_ms: u64) {
+    /// counts as open until `until_ms`, when their capabilities have expired. `has_locks` says whose
+    /// locks there are. Gives those clients.
+    pub(super) fn lapse(
+        &self,
+        now_ms: u64,
+        since_ms: u64,
+        until_ms: u64,
+        has_locks: &dyn Fn(ClientId) -> bool,
+    ) -> Vec<ClientId> {
         let mut table = self.lock();
+        table.clients.retain(|&id, client| {
+            client.locks = client.locks && has_locks(id);
+            client.locks || !client.handles.is_empty()
+        });
         while let Some((_, ino, write)) =
             table.lapsed.pop_front_if(|(until_ms, ..)| *until_ms <= now_ms)
         {
             table.let_go(ino, write);
         }
         let silent = table.clients.extract_if(.., |_, client| client.heard_ms < since_ms);
-        let handles: Vec<u64> = silent.flat_map(|(_, client)| client.handles).collect();
-        for number in handles {
+        let silent: Vec<_> = silent.collect();
+        for &number in silent.iter().flat_map(|(_, client)| &client.handles) {
             if let Some(handle) = table.handles.remove(&number) {
                 table.lapsed.push_back((until_ms, handle.ino, handle.write));
             }
         }
+        silent.into_iter().map(|(id, _)| id).collect()
     }
 
     /// Marks a file that nobody has open as being removed; nobody can open it while the mark lasts.
@@ -269,7 +291,7 @@ impl Table {
         let Some(handle) = self.handles.remove(&number) else { return false };
         if let Some(client) = self.clients.get_mut(&handle.client) {
             client.handles.remove(&number);
-            if client.handles.is_empty() {
+            if client.handles.is_empty() && !client.locks {
                 self.clients.remove(&handle.client);
             }
         }

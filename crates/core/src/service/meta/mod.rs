@@ -15,6 +15,7 @@ mod attributes;
 pub mod conformance;
 mod files;
 mod live;
+mod locks;
 mod memory;
 mod names;
 mod path;
@@ -35,6 +36,7 @@ use crate::types::{Attributes, ClientId, Credentials, FileKind, Ino, Now, WallTi
 use crate::wire::control::PoolMap;
 use crate::wire::meta::{LayoutWish, MetaReply, MetaRequest, Place, Reap, Record, Unsettled};
 use live::{Doom, Live, Mark};
+use locks::Locks;
 use path::Walker;
 use records::{
     COUNTERS, Counters, DirectoryTimes, FORMAT, Head, Inode, all_of, decode, garbage_key, ino_of,
@@ -69,6 +71,7 @@ pub struct MetaService {
     stripe_size: u64,
     stripe_count: u32,
     live: Live,
+    locks: Locks,
     /// Inode numbers taken from the store and not yet given away: `next..end`.
     inos: Mutex<(u64, u64)>,
     /// Counts files made: rotates their first targets.
@@ -113,6 +116,7 @@ impl MetaService {
             stripe_size: map.stripe_size,
             stripe_count: map.stripe_count,
             live: Live::new(life),
+            locks: Locks::default(),
             inos: Mutex::new((0, 0)),
             files_made: AtomicU64::new(0),
         };
@@ -203,6 +207,13 @@ impl MetaService {
             }
             Layout { ino } => self.layout(ino).await,
             SetLayout { ino, wish } => attempt!(self.set_layout(now, who, ino, wish)),
+            Lock { handle, lock, ticket } => self.lock(now, client, handle, &lock, ticket),
+            Unlock { lock } => self.unlock(client, &lock),
+            FindLock { handle, lock } => self.find_lock(client, handle, &lock),
+            AwaitLocks { tickets, known } => {
+                self.await_locks(now, client, &tickets, &known).await
+            }
+            CancelLock { ticket } => Ok(self.cancel_lock(client, ticket)),
             KeepAlive => self.garbage(now).await,
             Reaped { inos } => self.reaped(inos).await,
             Fill => {
@@ -231,12 +242,18 @@ impl MetaService {
         self.live.heard(client, now.mono_ms);
     }
 
-    /// A client has ended: its handles end with it.
-    pub fn client_gone(&self, client: ClientId) {
-        self.live.gone(client);
+    /// A connection of a client has ended: what it waits for in a parked request, it asks for anew.
+    pub fn client_disconnected(&self, client: ClientId) {
+        self.locks.disturb(client);
     }
 
-    /// Ends the handles of clients whose lease lapsed, and collects orphans that nobody has open.
+    /// A client has ended: its handles and locks end with it.
+    pub fn client_gone(&self, client: ClientId) {
+        self.live.gone(client);
+        self.locks.gone(client);
+    }
+
+    /// Ends the handles and locks of clients whose lease lapsed, and collects orphans that nobody has open.
     /// The driver calls it about once a second.
     ///
     /// # Errors
@@ -244,7 +261,10 @@ impl MetaService {
     /// If the store fails; what was not done is done by a later call.
     pub async fn expire(&self, now: Now) -> Result<()> {
         let since_ms = now.mono_ms.saturating_sub(self.timing.lease_ms);
-        self.live.lapse(now.mono_ms, since_ms, now.mono_ms + self.timing.capability_ms);
+        let until_ms = now.mono_ms + self.timing.capability_ms;
+        self.locks.expire(now.mono_ms, |has_locks| {
+            self.live.lapse(now.mono_ms, since_ms, until_ms, has_locks)
+        });
         for ino in self.live.collectable(COLLECTED_PER_ROUND_MAX) {
             let reap = self.collect(ino).await?;
             if let Some(reap) = reap {
@@ -602,6 +622,8 @@ fn new_inode(kind: FileKind, mode: u32, uid: u32, gid: u32, at: WallTime) -> Ino
     Inode { head, tail: Vec::new() }
 }
 
+#[cfg(test)]
+mod locks_tests;
 #[cfg(test)]
 mod model;
 #[cfg(test)]
