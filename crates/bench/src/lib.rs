@@ -4,6 +4,7 @@
 
 mod machine;
 mod memory;
+pub mod metadata;
 pub mod netpipe;
 mod process;
 mod progress;

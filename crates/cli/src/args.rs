@@ -583,7 +583,7 @@ pub(crate) struct Layout {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  weir bench netpipe --quick")]
+#[command(after_help = "Examples:\n  weir bench netpipe --quick\n  weir bench metadata --mount")]
 pub(crate) struct Bench {
     #[command(subcommand)]
     pub(crate) command: Benchmark,
@@ -593,6 +593,9 @@ pub(crate) struct Bench {
 pub(crate) enum Benchmark {
     /// Transfer rates and latency by size, beside those of the bare wire
     Netpipe(Box<weir_bench::netpipe::Arguments>),
+
+    /// Files made, looked at and removed a second, beside the bare ping-pong
+    Metadata(Box<weir_bench::metadata::Arguments>),
 }
 
 #[derive(Args, Debug)]

@@ -79,6 +79,10 @@ fn dispatch(command: Command) -> Outcome<u8> {
                 weir_bench::netpipe::run(&arguments)?;
                 Ok(0)
             }
+            Benchmark::Metadata(arguments) => {
+                weir_bench::metadata::run(&arguments)?;
+                Ok(0)
+            }
         },
         Command::Doctor(options) => doctor::doctor(&options),
         Command::Man(options) => manual::man(&options),

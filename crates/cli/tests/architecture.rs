@@ -12,7 +12,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("weir-capi", &["weir-core", "weir-client"]),
     ("weir-fuse", &["weir-core", "weir-client"]),
     ("weir-preload", &["weir-core", "weir-net", "weir-client"]),
-    ("weir-bench", &["weir-core", "weir-net", "weir-client", "weir-server"]),
+    ("weir-bench", &["weir-core", "weir-net", "weir-client", "weir-server", "weir-fuse"]),
     ("weir-cli", &["weir-core", "weir-client", "weir-server", "weir-fuse", "weir-bench"]),
     ("weir-sim", &["weir-core"]),
 ];

@@ -1,0 +1,210 @@
+//! The bare ping-pong: 64 bytes there, 64 bytes back, and nothing done about them. Once over the
+//! transport's own links, with event loops as the pool's servers have them; and once over blocking
+//! sockets with a thread for each connection, the least that a request and its answer can cost.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
+use weir_core::error::{Code, Error, Result};
+use weir_core::wire::{self, HEADER_BYTES, Header, Kind};
+use weir_net::tcp::{self, TcpLink};
+use weir_net::{Event, Link, NoPayload, Placement, Poller, Received, Sink};
+
+/// Header and body: bytes.
+const MESSAGE_BYTES: usize = 64;
+
+fn message() -> Vec<u8> {
+    wire::frame(Header::plain(Kind::Meta, 0), &[0x55; MESSAGE_BYTES - HEADER_BYTES])
+}
+
+fn broken(error: io::Error) -> Error {
+    Error::because(Code::ServerLost, error.to_string()).on("use", "ping-pong")
+}
+
+/// Whoever answers: a pair of listeners.
+pub(super) struct Echo {
+    links: TcpListener,
+    sockets: TcpListener,
+}
+
+impl Echo {
+    pub(super) fn listen() -> io::Result<Echo> {
+        let listen = || TcpListener::bind("127.0.0.1:0");
+        Ok(Echo { links: listen()?, sockets: listen()? })
+    }
+
+    /// Where: for links, and for blocking sockets.
+    pub(super) fn addresses(&self) -> io::Result<(String, String)> {
+        Ok((self.links.local_addr()?.to_string(), self.sockets.local_addr()?.to_string()))
+    }
+
+    /// Serves for ever, on threads of its own.
+    pub(super) fn serve(self) -> io::Result<()> {
+        let Echo { links, sockets } = self;
+        std::thread::spawn(move || {
+            for stream in sockets.incoming().flatten() {
+                std::thread::spawn(move || echo_blocking(stream));
+            }
+        });
+        let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
+        let mut doors = Vec::new();
+        for _ in 0..cores {
+            let door = Arc::new(Door { poller: Poller::new()?, arrivals: Mutex::default() });
+            doors.push(door.clone());
+            std::thread::spawn(move || echo_links(&door));
+        }
+        std::thread::spawn(move || {
+            for (stream, door) in links.incoming().flatten().zip(doors.iter().cycle()) {
+                door.arrivals.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+                door.poller.wake();
+            }
+        });
+        Ok(())
+    }
+}
+
+fn echo_blocking(mut stream: TcpStream) -> io::Result<()> {
+    tcp::configure(&stream)?;
+    let mut bytes = [0; MESSAGE_BYTES];
+    loop {
+        stream.read_exact(&mut bytes)?;
+        stream.write_all(&bytes)?;
+    }
+}
+
+struct Door {
+    poller: Poller,
+    arrivals: Mutex<Vec<TcpStream>>,
+}
+
+/// One event loop. Connections that end stay in its list: they are few.
+fn echo_links(door: &Door) -> io::Result<()> {
+    let mut links: Vec<TcpLink<NoPayload>> = Vec::new();
+    let mut events: Vec<Event> = Vec::new();
+    loop {
+        door.poller.wait(&mut events, None)?;
+        for event in &events {
+            let link = &mut links[event.token as usize];
+            let mut heads = Heads::default();
+            match link.receive(&mut heads) {
+                Ok((Received::Closed, _)) | Err(_) => {
+                    door.poller.change(link.descriptor(), event.token, false, false)?;
+                    continue;
+                }
+                Ok(_) => {}
+            }
+            for _ in 0..heads.count {
+                link.send(message(), None);
+            }
+            // A client that has gone meanwhile is seen by the next attempt to receive.
+            let _ = link.flush();
+        }
+        let arrivals =
+            std::mem::take(&mut *door.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
+        for stream in arrivals {
+            let link = TcpLink::new(stream)?;
+            door.poller.add(link.descriptor(), links.len() as u64, true, false)?;
+            links.push(link);
+        }
+    }
+}
+
+/// Counts what comes in.
+#[derive(Default)]
+struct Heads {
+    count: usize,
+}
+
+impl Sink for Heads {
+    fn head(&mut self, _: Header, _: &[u8]) -> Result<Placement> {
+        self.count += 1;
+        Ok(Placement::Discard)
+    }
+
+    fn payload(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// One who asks, over a link.
+pub(super) struct LinkClient {
+    link: TcpLink<NoPayload>,
+    poller: Poller,
+    events: Vec<Event>,
+}
+
+impl LinkClient {
+    pub(super) fn connect(address: &str) -> Result<LinkClient> {
+        let connect = || {
+            let link = TcpLink::new(TcpStream::connect(address)?)?;
+            let poller = Poller::new()?;
+            poller.add(link.descriptor(), 0, true, false)?;
+            Ok(LinkClient { link, poller, events: Vec::new() })
+        };
+        connect().map_err(broken)
+    }
+
+    /// Sends 64 bytes and waits for 64 bytes.
+    pub(super) fn ping(&mut self) -> Result<()> {
+        self.link.send(message(), None);
+        self.link.flush().map_err(broken)?;
+        loop {
+            self.poller.wait(&mut self.events, None).map_err(broken)?;
+            let mut heads = Heads::default();
+            let (received, _) = self.link.receive(&mut heads)?;
+            if heads.count > 0 {
+                return Ok(());
+            }
+            if received == Received::Closed {
+                return Err(broken(io::ErrorKind::UnexpectedEof.into()));
+            }
+        }
+    }
+}
+
+/// One who asks, over a blocking socket.
+pub(super) struct SocketClient {
+    stream: TcpStream,
+}
+
+impl SocketClient {
+    pub(super) fn connect(address: &str) -> Result<SocketClient> {
+        let stream = TcpStream::connect(address).map_err(broken)?;
+        tcp::configure(&stream).map_err(broken)?;
+        Ok(SocketClient { stream })
+    }
+
+    /// Sends 64 bytes and waits for 64 bytes.
+    pub(super) fn ping(&mut self) -> Result<()> {
+        let mut bytes = [0x55; MESSAGE_BYTES];
+        self.stream.write_all(&bytes).map_err(broken)?;
+        self.stream.read_exact(&mut bytes).map_err(broken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_kinds_answer_many_clients() {
+        let echo = Echo::listen().expect("listens");
+        let (links, sockets) = echo.addresses().expect("bound");
+        echo.serve().expect("serves");
+        assert_eq!(message().len(), MESSAGE_BYTES);
+        let mut over_links: Vec<_> =
+            (0..3).map(|_| LinkClient::connect(&links).expect("connects")).collect();
+        let mut over_sockets = SocketClient::connect(&sockets).expect("connects");
+        for _ in 0..100 {
+            for client in &mut over_links {
+                client.ping().expect("answered");
+            }
+            over_sockets.ping().expect("answered");
+        }
+        // The others are served when one has gone.
+        over_links.pop();
+        for client in &mut over_links {
+            client.ping().expect("answered");
+        }
+    }
+}
