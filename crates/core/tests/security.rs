@@ -119,6 +119,7 @@ fn bodies() -> Vec<(Kind, Vec<u8>, u32)> {
         TargetRequest::Seek { ino: Ino(2), offset: 0, data: true },
         TargetRequest::Flush { ino: Ino(2) },
         TargetRequest::Remove { orders: vec![order] },
+        TargetRequest::Extend { ino: Ino(2), size: 9, epoch: 0 },
     ] {
         bodies.push((Kind::Target, target(request), 0));
     }

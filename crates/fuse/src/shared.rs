@@ -334,9 +334,18 @@ impl Shared {
             let length = end.min(size) - extent.offset;
             file.punch(Extent { offset: extent.offset, length }).await?;
         }
-        // Memory is not reserved: a full pool says so when it is written to. The kernel lets no
-        // write of this mount make the file longer meanwhile.
-        if !keep_size && end > size { file.truncate(end).await } else { Ok(()) }
+        // Memory is not set aside. But what there is no memory for at all is refused here, as far as
+        // it lies behind the end.
+        let beyond = end.saturating_sub(extent.offset.max(size));
+        if !clear && beyond > 0 {
+            let usage = self.fs().usage().await?;
+            let free = usage.capacity.saturating_sub(usage.used);
+            if beyond > free {
+                let cause = format!("{beyond} bytes wanted, {free} free");
+                return Err(Error::because(Code::NoSpace, cause).on("fallocate", ""));
+            }
+        }
+        if !keep_size && end > size { file.extend_to(end).await } else { Ok(()) }
     }
 
     pub(crate) fn list(

@@ -529,25 +529,51 @@ impl<R: Rpc> File<R> {
         sync.await.map(drop).map_err(|error| error.on("fsync", &shared.name))
     }
 
+    /// Makes the file at least so long, as a write up to there would, but with a hole: whatever
+    /// others write meanwhile stays.
+    pub async fn extend_to(&self, size: u64) -> Result<()> {
+        let shared = &self.shared;
+        if size == 0 {
+            return Ok(());
+        }
+        let extend = async {
+            self.fresh_capability().await?;
+            let (column, last) = shared.layout.locate(size - 1);
+            let (capability, epoch) = {
+                let mut state = self.lock();
+                state.writes_open += 1;
+                (state.capability.clone(), state.epoch)
+            };
+            let request = TargetRequest::Extend { ino: shared.ino, size: last + 1, epoch };
+            let member = shared.layout.member(column);
+            match shared.fs.target(member, Some(capability), request).await? {
+                TargetReply::Object { witness, .. } => {
+                    let seen = shared.layout.file_size_seen(column, witness.size);
+                    let mut state = self.lock();
+                    state.size = state.size.map(|size| size.max(seen));
+                    state.mtime = state.mtime.max(witness.mtime);
+                    state.epoch = state.epoch.max(witness.epoch);
+                    state.writes_open -= 1;
+                    Ok(())
+                }
+                _ => Err(crate::wire::protocol("answer of another kind")),
+            }
+        };
+        extend.await.map_err(|error: Error| error.on("extend", &shared.name))
+    }
+
     /// Makes a hole: the extent reads as zeros, its memory is freed, the size stays.
     pub async fn punch(&self, extent: Extent) -> Result<()> {
         let shared = &self.shared;
         let punch = async {
             self.fresh_capability().await?;
             let capability = self.lock().capability.clone();
-            let columns = shared.layout.stripe_count();
-            let mut extents: Vec<Vec<Extent>> = vec![Vec::new(); columns];
-            for piece in shared.layout.pieces(extent.offset, extent.length as usize) {
-                let (offset, length) = (piece.object_offset, piece.length as u64);
-                match extents[piece.column].last_mut() {
-                    Some(last) if last.end() == offset => last.length += length,
-                    _ => extents[piece.column].push(Extent { offset, length }),
-                }
-            }
-            let request = |column: usize| TargetRequest::Punch {
-                ino: shared.ino,
-                extents: extents[column].clone(),
+            let request = |column: usize| {
+                let offset = shared.layout.object_size(column, extent.offset);
+                let length = shared.layout.object_size(column, extent.end()) - offset;
+                TargetRequest::Punch { ino: shared.ino, extents: vec![Extent { offset, length }] }
             };
+            self.lock().size = None;
             shared.fs.on_columns(&shared.layout, &capability, request).await
         };
         punch.await.map(drop).map_err(|error| error.on("punch", &shared.name))
@@ -563,33 +589,30 @@ impl<R: Rpc> File<R> {
                 return Err(Error::new(Code::NoExtent));
             }
             let capability = self.lock().capability.clone();
-            let mut at = offset;
-            // Stripe by stripe: data of one column may lie behind a hole of another.
-            while at < size {
-                let (column, object_offset) = shared.layout.locate(at);
-                let stripe_size = shared.layout.stripe_size;
-                let stripe_end = match shared.layout.stripe_count() {
-                    1 => size,
-                    _ => (at / stripe_size + 1) * stripe_size,
-                };
-                let request = TargetRequest::Seek { ino: shared.ino, offset: object_offset, data };
-                let member = shared.layout.member(column);
-                let answer = shared.fs.target(member, Some(capability.clone()), request).await?;
-                let TargetReply::Seek { offset: found } = answer else {
-                    return Err(crate::wire::protocol("answer of another kind"));
-                };
-                let found = match found {
-                    Some(found) => Some(shared.layout.file_offset(column, found)),
-                    // Behind an object's end everything is a hole.
-                    None if data => None,
-                    None => Some(at),
-                };
-                match found {
-                    Some(found) if found < stripe_end.min(size) => return Ok(Some(found.max(at))),
-                    _ => at = stripe_end,
+            let layout = &shared.layout;
+            // Bytes of a column come in the file in the order in which they are in the object, so
+            // that the first that any column finds is the first of all.
+            let ask = |column| {
+                let (capability, member) = (capability.clone(), layout.member(column));
+                let start = layout.object_size(column, offset);
+                let request = TargetRequest::Seek { ino: shared.ino, offset: start, data };
+                async move {
+                    match shared.fs.target(member, Some(capability), request).await? {
+                        TargetReply::Seek { offset: Some(found) } => {
+                            Ok(Some(layout.file_offset(column, found)))
+                        }
+                        TargetReply::Seek { offset: None } => Ok(None),
+                        _ => Err(crate::wire::protocol("answer of another kind")),
+                    }
                 }
-            }
-            Ok(if data { None } else { Some(size) })
+            };
+            let columns = (0..layout.stripe_count()).filter(|&column| {
+                layout.object_size(column, offset) < layout.object_size(column, size)
+            });
+            let found: Vec<_> =
+                join_all(columns.map(ask)).await.into_iter().collect::<Result<_>>()?;
+            let first = found.into_iter().flatten().min().filter(|&found| found < size);
+            Ok(if data { first } else { first.or(Some(size)) })
         };
         seek.await.map_err(|error: Error| error.on("seek", &shared.name))
     }

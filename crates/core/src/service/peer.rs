@@ -581,9 +581,9 @@ impl Service {
             | TargetRequest::Stamp { ino, .. }
             | TargetRequest::Flush { ino } => (*ino, Rights::STAT),
             TargetRequest::Seek { ino, .. } => (*ino, Rights::READ),
-            TargetRequest::Truncate { ino, .. } | TargetRequest::Punch { ino, .. } => {
-                (*ino, Rights::WRITE)
-            }
+            TargetRequest::Truncate { ino, .. }
+            | TargetRequest::Punch { ino, .. }
+            | TargetRequest::Extend { ino, .. } => (*ino, Rights::WRITE),
         };
         peer.check_rights(now, ino, rights)?;
         target.call(now, &call.request)

@@ -328,6 +328,16 @@ pub enum TargetRequest {
         /// Signed by the metadata service; at most [`crate::config::REAP_BATCH_MAX`].
         orders: Vec<crate::auth::ReapOrder>,
     },
+    /// Makes the object at least this long, as a write to its end would, but with a hole. Answer:
+    /// [`TargetReply::Object`]. Right: write.
+    Extend {
+        /// The file.
+        ino: Ino,
+        /// Size of the object then, if it is not longer: bytes.
+        size: u64,
+        /// Newest data epoch that the client knows.
+        epoch: u32,
+    },
 }
 
 impl TargetRequest {

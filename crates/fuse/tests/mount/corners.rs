@@ -3,11 +3,12 @@
 
 use crate::common::{TestPool, c_path, check, errno, fuse_works, is_root, on_mount, pattern};
 use std::fs::{self, File, OpenOptions, Permissions};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 use weir_fuse::MountOptions;
 
 fn open(path: &Path) -> File {
@@ -184,4 +185,95 @@ fn a_copy_is_of_what_the_pool_holds_whatever_pages_the_kernel_has() {
     drop((from, to));
     a.end();
     b.end();
+}
+
+fn allocate(file: &File, mode: i32, offset: i64, length: i64) -> io::Result<i32> {
+    // SAFETY: the descriptor is open.
+    check(unsafe { libc::fallocate(file.as_raw_fd(), mode, offset, length) })
+}
+
+fn seek(file: &File, offset: i64, whence: i32) -> Option<i64> {
+    // SAFETY: the descriptor is open.
+    let found = unsafe { libc::lseek(file.as_raw_fd(), offset, whence) };
+    (found >= 0).then_some(found)
+}
+
+#[test]
+fn allocating_at_one_mount_cuts_nothing_that_another_appends() {
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(3, 64 << 20);
+    let options = MountOptions::default();
+    let (a, b) = (pool.mount(&options), pool.mount(&options));
+    fs::write(a.join("f"), b"").unwrap();
+    let rounds = 200;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut file = OpenOptions::new().append(true).open(b.join("f")).unwrap();
+            for _ in 0..rounds {
+                file.write_all(&[7; 1000]).unwrap();
+            }
+        });
+        let file = open(&a.join("f"));
+        for _ in 0..rounds {
+            let size = file.metadata().unwrap().len() as i64;
+            allocate(&file, 0, size, 500).unwrap();
+        }
+    });
+    let content = fs::read(a.join("f")).unwrap();
+    assert_eq!(content.iter().filter(|byte| **byte == 7).count(), rounds * 1000);
+    a.end();
+    b.end();
+}
+
+#[test]
+fn what_cannot_fit_is_not_allocated() {
+    on_mount(|mount| {
+        let file = open(&mount.join("f"));
+        assert_eq!(errno(allocate(&file, 0, 0, 1 << 40)), libc::ENOSPC);
+        assert_eq!(errno(allocate(&file, libc::FALLOC_FL_KEEP_SIZE, 0, 1 << 40)), libc::ENOSPC);
+        assert_eq!(file.metadata().unwrap().len(), 0);
+        allocate(&file, 0, 0, 100 << 20).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 100 << 20);
+        assert_eq!(errno(allocate(&file, 0, i64::MAX - 10, 100)), libc::EFBIG);
+    });
+}
+
+#[test]
+fn data_and_holes_are_found_stripe_by_stripe_and_far_apart() {
+    on_mount(|mount| {
+        // Stripes of 64 KiB on three servers.
+        let stripe = 64 * 1024;
+        for pattern in [0b1u32, 0b10110, 0b1101_0011_1000_0001, 0b0101_0101, 0b1111_1111_0000] {
+            let file = open(&mount.join("f"));
+            for index in (0..16).filter(|index| pattern >> index & 1 == 1) {
+                file.write_all_at(&vec![1; stripe as usize], index * stripe as u64).unwrap();
+            }
+            file.set_len(16 * stripe as u64).unwrap();
+            for start in 0..16i64 {
+                let next = |data: u32| (start..16).find(|index| pattern >> index & 1 == data);
+                let at = start * stripe + 77;
+                let found = |index: Option<i64>| index.map(|index| at.max(index * stripe));
+                assert_eq!(seek(&file, at, libc::SEEK_DATA), found(next(1)), "{pattern:b} {start}");
+                let hole = found(next(0)).or(Some(16 * stripe));
+                assert_eq!(seek(&file, at, libc::SEEK_HOLE), hole, "{pattern:b} {start}");
+            }
+            fs::remove_file(mount.join("f")).unwrap();
+        }
+        // 8 TiB of nothing are not walked through.
+        let far = 8i64 << 40;
+        let file = open(&mount.join("far"));
+        file.write_all_at(b"x", far as u64).unwrap();
+        let begun = Instant::now();
+        assert_eq!(seek(&file, 0, libc::SEEK_DATA), Some(far));
+        assert_eq!(seek(&file, 5, libc::SEEK_HOLE), Some(5));
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        allocate(&file, mode, 0, far).unwrap();
+        assert_eq!(seek(&file, 0, libc::SEEK_DATA), Some(far));
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        let metadata = file.metadata().unwrap();
+        assert_eq!(metadata.len(), far as u64 + 1);
+        assert!(metadata.blocks() <= 128, "{} blocks", metadata.blocks());
+    });
 }

@@ -317,6 +317,17 @@ impl Target {
                 Ok(state.reply(ino))
             }
             TargetRequest::Punch { ino, ref extents } => self.punch(now, ino, extents),
+            TargetRequest::Extend { ino, size, epoch } => {
+                check_end(Some(size), 0)?;
+                let mut state = self.lock();
+                state.room_for_object(ino)?;
+                let object = state.object(ino).0;
+                object.begin_epoch(epoch);
+                let witness = &mut object.witness;
+                witness.size = witness.size.max(size);
+                witness.mtime = witness.mtime.max(now.wall);
+                Ok(object.reply())
+            }
             TargetRequest::Seek { ino, offset, data } => {
                 let offset = match self.lock().objects.get(&ino) {
                     Some(object) if data => object.next_data(offset),

@@ -493,6 +493,23 @@ fn holes_are_found_and_free_their_memory() {
     assert_empty(&target);
 }
 
+#[test]
+fn extending_makes_an_object_longer_and_never_shorter() {
+    let target = target(32);
+    let extend = |size, epoch| call(&target, TargetRequest::Extend { ino: Ino(1), size, epoch });
+    assert_eq!(extend(70_000, 0), (Witness { size: 70_000, mtime: WallTime(1), epoch: 0 }, 0));
+    write(&target, 1, 80_000, b"behind").unwrap();
+    assert_eq!(extend(75_000, 0).0.size, 80_006);
+    assert_eq!(read(&target, 1, 79_999, 100), b"\0behind");
+    // As with a write, a truncation that is known of began another epoch.
+    assert_eq!(extend(90_000, 4).0, Witness { size: 90_000, mtime: WallTime(1), epoch: 4 });
+    let far = TargetRequest::Extend { ino: Ino(1), size: FILE_SIZE_MAX + 1, epoch: 4 };
+    assert!(target.call(now(1), &far).is_err());
+    audit(&target, 0);
+    target.remove(&[Ino(1)]);
+    assert_empty(&target);
+}
+
 /// Writers and readers of one object in threads: every read sees each write whole or not at all.
 #[test]
 fn threads_see_writes_whole() {
