@@ -1,7 +1,7 @@
 //! Changing attributes: permissions, owners, times, layouts, extended attributes.
 
 use super::files::strip_set_ids;
-use super::path::{READ, SET_GID, WRITE, allows, demand, in_group, owns, show};
+use super::path::{READ, SET_GID, STICKY, WRITE, allows, demand, in_group, owns, show};
 use super::records::{DirectoryTimes, Inode, name_of, times_key, xattr_key, xattrs_of};
 use super::txn::{Fault, Step, Txn, peek};
 use super::{MetaService, check_wish};
@@ -190,13 +190,17 @@ impl MetaService {
         Ok(MetaReply::Done)
     }
 
-    pub(super) async fn list_xattrs(&self, ino: Ino) -> Result<MetaReply> {
+    pub(super) async fn list_xattrs(&self, who: &Credentials, ino: Ino) -> Result<MetaReply> {
         let inode = peek(&*self.store, ino).await?;
         let mut names = Vec::new();
         if inode.xattrs > 0 {
             let (start, end) = xattrs_of(ino);
             for item in self.store.range(&start, &end, XATTRS_MAX as usize).await? {
-                names.extend_from_slice(name_of(&item.key));
+                let name = name_of(&item.key);
+                if who.uid != 0 && name.starts_with(b"trusted.") {
+                    continue;
+                }
+                names.extend_from_slice(name);
                 names.push(0);
             }
         }
@@ -287,12 +291,21 @@ fn demand_xattr(who: &Credentials, ino: Ino, inode: &Inode, name: &[u8], want: u
             format!("attribute '{}' of inode {}: {cause}", show(name), ino.0),
         ))
     };
-    let space = name.split(|&byte| byte == b'.').next().unwrap_or_default();
+    let sticky = inode.mode & STICKY != 0;
+    let mut parts = name.splitn(2, |&byte| byte == b'.');
+    let space = parts.next().unwrap_or_default();
+    if parts.next() == Some(b"") {
+        let cause = format!("attribute '{}' has no name behind the dot", show(name));
+        return Err(Error::because(Code::Invalid, cause));
+    }
     match space {
         b"user" if !matches!(inode.kind, FileKind::Regular | FileKind::Directory) => match want {
             READ => Err(no_attribute(ino, name)),
             _ => refused("only files and directories have user attributes"),
         },
+        b"user" if want == WRITE && inode.is_directory() && sticky && !owns(inode, who) => {
+            refused("only the owner sets it on a sticky directory")
+        }
         b"user" => demand(inode, ino, who, want),
         b"trusted" if who.uid != 0 => match want {
             READ => Err(no_attribute(ino, name)),

@@ -230,7 +230,7 @@ impl MetaService {
                 let pair = (&name[..], &value[..]);
                 transact!(self, txn => self.set_xattr(&mut txn, now, who, ino, pair, how))
             }
-            ListXattr { ino } => self.list_xattrs(ino).await,
+            ListXattr { ino } => self.list_xattrs(who, ino).await,
             RemoveXattr { ino, name } => {
                 transact!(self, txn => self.remove_xattr(&mut txn, now, who, ino, &name))
             }

@@ -1079,6 +1079,7 @@ fn extended_attributes() {
     assert_eq!(bed.fails(set(ino, "trusted.a", false, false)), Code::NotPermitted);
     assert_eq!(bed.fails(set(ino, "system.posix_acl_access", false, false)), Code::Unsupported);
     assert_eq!(bed.fails(set(ino, "", false, false)), Code::Range);
+    assert_eq!(bed.fails(set(ino, "user.", false, false)), Code::Invalid);
     let large = MetaRequest::SetXattr {
         ino,
         name: b"user.large".to_vec(),
@@ -1089,6 +1090,19 @@ fn extended_attributes() {
     assert_eq!(bed.fails(large), Code::TooMany);
     let bob = bed.by(CLIENT, &user(2000), set(ino, "user.c", false, false));
     assert_eq!(bob.unwrap_err().code, Code::AccessDenied);
+    // In a directory for all, its attributes are the owner's alone.
+    let drop = bed.record(MetaRequest::MakeDirectory { place: at("drop"), mode: 0o1777 });
+    let drop = drop.attributes.ino;
+    bed.done(set(drop, "user.a", false, false));
+    let bob = bed.by(CLIENT, &user(2000), set(drop, "user.b", false, false));
+    assert_eq!(bob.unwrap_err().code, Code::NotPermitted);
+    // What only root reads, others do not even see.
+    let root = bed.by(CLIENT, &user(0), set(ino, "trusted.a", false, false));
+    assert_eq!(root, Ok(MetaReply::Done));
+    assert_eq!(list(), Ok(MetaReply::Text(b"user.b\0".to_vec())));
+    let root = bed.by(CLIENT, &user(0), MetaRequest::ListXattr { ino });
+    assert_eq!(root, Ok(MetaReply::Text(b"trusted.a\0user.b\0".to_vec())));
+    assert_eq!(bed.by(CLIENT, &user(0), remove(ino, "trusted.a")), Ok(MetaReply::Done));
     for i in 1..attributes::XATTRS_MAX {
         bed.done(set(ino, &format!("user.{i}"), false, false));
     }
