@@ -361,7 +361,7 @@ fn real_close_range(first: u32, last: u32, flags: c_int) -> c_int {
 /// # Safety
 /// As the C library's function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+pub(crate) unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     const CLOSE_RANGE_CLOEXEC: c_int = 4;
     if process::is_guest() || !process::attends() || first > last {
         return real_close_range(first, last, flags);
@@ -385,7 +385,7 @@ pub unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_i
 /// # Safety
 /// As the C library's function.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn closefrom(first: c_int) {
+pub(crate) unsafe extern "C" fn closefrom(first: c_int) {
     // SAFETY: takes numbers.
     unsafe { close_range(first.max(0) as u32, u32::MAX, 0) };
 }
@@ -405,7 +405,7 @@ extern "C" fn before_vfork() -> *mut c_void {
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn vfork() -> pid_t {
+pub(crate) unsafe extern "C" fn vfork() -> pid_t {
     std::arch::naked_asm!(
         "sub rsp, 8",
         "call {before}",
@@ -422,7 +422,7 @@ pub unsafe extern "C" fn vfork() -> pid_t {
 #[cfg(target_arch = "aarch64")]
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn vfork() -> pid_t {
+pub(crate) unsafe extern "C" fn vfork() -> pid_t {
     std::arch::naked_asm!(
         "stp x29, x30, [sp, #-16]!",
         "bl {before}",

@@ -33,7 +33,7 @@ macro_rules! interpose {
             /// # Safety
             /// As the function of this name behind it.
             #[unsafe(no_mangle)]
-            pub unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> $result {
                 let $next = || {
                     let function = found::$name.load(std::sync::atomic::Ordering::Acquire);
                     if function.is_null() {
