@@ -33,6 +33,8 @@ pub struct Lent {
     pub board: String,
     /// Where on the board to count.
     pub cell: u32,
+    /// Bytes to put small sequential writes together in, and to read ahead; 0: neither.
+    pub io_buffer: u64,
     /// The file.
     pub file: Loan,
 }

@@ -23,7 +23,7 @@ use weir_core::config::NAME_BYTES_MAX;
 use weir_core::error::{Code, Error};
 use weir_core::layout::Extent;
 use weir_core::types::{FileKind, Ino};
-use weir_core::wire::meta::{Changes, LayoutWish, OpenMode, Place};
+use weir_core::wire::meta::{Changes, OpenMode, Place};
 
 /// Largest read and write that the kernel makes of us in one request: bytes.
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -304,7 +304,7 @@ impl Filesystem for WeirFilesystem {
         let create = async {
             let exclusive = flags & libc::O_EXCL != 0;
             let (place, mode) = (place(parent, name), mode & 0o7777);
-            let layout = LayoutWish::default();
+            let layout = self.0.layout_wish(parent.0, name);
             let (file, mut attributes, made) =
                 self.0.fs().create(&who, place, mode, exclusive, open, layout).await?;
             if truncate && !made && who.uid != 0 {

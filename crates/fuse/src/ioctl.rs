@@ -73,6 +73,10 @@ impl Shared {
             pool: lender.pool.clone(),
             board: lender.place.clone(),
             cell: open.counters.cell(&lender.board),
+            io_buffer: match self.tuning.is_empty() {
+                true => 0,
+                false => self.tuning.io_buffer(&self.names.path(file.ino.0)),
+            },
             file,
         };
         lent.encode().ok_or(Errno::EFBIG)

@@ -16,6 +16,8 @@ mod names;
 mod session;
 mod shared;
 mod statistics;
+mod tuning;
 
 pub use session::{MountOptions, Session, mount, serve};
 pub use statistics::{FileStatistics, OperationStatistics, PATHS_MAX, Statistics};
+pub use tuning::Rule;

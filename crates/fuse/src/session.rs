@@ -3,6 +3,7 @@
 use crate::filesystem::{REQUEST_BYTES_MAX, WeirFilesystem};
 use crate::shared::Shared;
 use crate::statistics::Statistics;
+use crate::tuning::Rule;
 use fuser::{Config, MountOption, SessionACL, SessionUnmounter};
 use std::fs::OpenOptions;
 use std::io;
@@ -30,6 +31,8 @@ pub struct MountOptions {
     /// files they open, to read and write them by connections of their own (see
     /// [`weir_client::lending`]).
     pub pool_directory: Option<PathBuf>,
+    /// What the user asked for certain files.
+    pub rules: Vec<Rule>,
     /// Threads that serve requests; 0: twice as many as there are cores, within reason.
     pub threads: usize,
     /// Whether other users than the one who mounts are let in, each as who he is. Only
@@ -56,7 +59,7 @@ struct Mounted {
 ///
 /// Fails if the kernel speaks no protocol that we do.
 pub fn serve(pool: Pool, device: OwnedFd, options: &MountOptions) -> Result<Session> {
-    let shared = Arc::new(Shared::new(pool, options));
+    let shared = Arc::new(Shared::new(pool, options)?);
     // Whom to let in is the kernel's decision, by the options of the mount.
     let config = config(options, SessionACL::All);
     let filesystem = WeirFilesystem(shared.clone());
@@ -69,7 +72,7 @@ pub fn serve(pool: Pool, device: OwnedFd, options: &MountOptions) -> Result<Sess
 pub fn mount(pool: Pool, directory: &Path, options: &MountOptions) -> Result<Session> {
     let trouble = |error: io::Error| failed(&error).on("mount at", directory.display());
     let directory = directory.canonicalize().map_err(trouble)?;
-    let shared = Arc::new(Shared::new(pool, options));
+    let shared = Arc::new(Shared::new(pool, options)?);
     let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
     let mut config = config(options, acl);
     config.mount_options = vec![

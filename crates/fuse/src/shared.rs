@@ -9,6 +9,7 @@ use crate::ioctl::Lender;
 use crate::names::Names;
 use crate::session::MountOptions;
 use crate::statistics::{Counters, FileCounters, Operation, Statistics};
+use crate::tuning::Tuning;
 use fuser::{Errno, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyEntry, Request};
 use std::ffi::OsStr;
 use std::future::Future;
@@ -21,7 +22,7 @@ use weir_core::error::{Code, Error, Result};
 use weir_core::fs::{File, Fs};
 use weir_core::layout::Extent;
 use weir_core::types::{Attributes, Credentials, Entry, FileKind, Ino};
-use weir_core::wire::meta::{Changes, OpenMode};
+use weir_core::wire::meta::{Changes, LayoutWish, OpenMode};
 
 /// How long the kernel believes attributes, where it caches. Names it never does: the file that a
 /// path leads to, and whether it may be walked, is asked each time.
@@ -42,6 +43,7 @@ pub(crate) struct Shared {
     groups: Groups,
     /// None: files are not lent.
     pub(crate) lender: Option<Lender>,
+    pub(crate) tuning: Tuning,
     pub(crate) counters: Counters,
 }
 
@@ -78,8 +80,8 @@ pub(crate) fn without_privileges(mode: u32) -> Option<u32> {
 }
 
 impl Shared {
-    pub(crate) fn new(pool: Pool, options: &MountOptions) -> Shared {
-        Shared {
+    pub(crate) fn new(pool: Pool, options: &MountOptions) -> Result<Shared> {
+        Ok(Shared {
             pool,
             caching: options.caching,
             files: Handles::new(),
@@ -88,13 +90,24 @@ impl Shared {
             cached: Cached::default(),
             groups: Groups::default(),
             lender: options.pool_directory.as_deref().and_then(Lender::new),
+            tuning: Tuning::new(&options.rules)?,
             counters: Counters::new(),
-        }
+        })
     }
 
     /// What was done so far.
     pub(crate) fn statistics(&self) -> Statistics {
         self.counters.snapshot(self.lender.as_ref().map(|lender| &lender.board))
+    }
+
+    /// How a file of this name is to be striped.
+    pub(crate) fn layout_wish(&self, parent: u64, name: &OsStr) -> LayoutWish {
+        if self.tuning.is_empty() {
+            return LayoutWish::default();
+        }
+        let directory = self.names.path(parent);
+        let name = name.to_string_lossy();
+        self.tuning.layout(&format!("{}/{name}", directory.trim_end_matches('/')))
     }
 
     pub(crate) fn fs(&self) -> &Fs<Net> {

@@ -2,7 +2,7 @@
 
 use crate::real::{interpose, kernel, same};
 use crate::transfer::{Memory, Way, transfer};
-use crate::{files, fork, process};
+use crate::{buffer, files, fork, process};
 use libc::{c_char, c_int, c_void, iovec, mode_t, off_t, pid_t, size_t, ssize_t};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -26,13 +26,37 @@ fn refused<T: From<i8>>(errno: c_int) -> T {
     T::from(-1)
 }
 
+/// Closes a descriptor. What was buffered and could not be written is its error.
+fn ends(fd: c_int, close: impl FnOnce() -> c_int) -> c_int {
+    if protects(fd) {
+        return refused(libc::EBADF);
+    }
+    let failed = settled(fd);
+    if !process::is_guest() {
+        files::closed(fd);
+    }
+    let result = close();
+    if result == 0 && failed != 0 { refused(failed) } else { result }
+}
+
+/// Writes what is buffered of the descriptor's file; gives an error number, or 0.
+fn settled(fd: c_int) -> c_int {
+    if files::is_foreign(fd) || !process::attends() {
+        return 0;
+    }
+    let _inside = process::Inside::enter();
+    files::settle(fd)
+}
+
 /// Whether a program would take away, unknowing, what this library needs.
 fn protects(fd: c_int) -> bool {
     files::ours(fd) && process::attends()
 }
 
-/// How long the kernel believes the file to be bounds what comes next.
+/// The kernel is about to work with what has been written, and with what it believes to be the
+/// file's length.
 fn refresh(fd: c_int) {
+    buffer::settle();
     if !files::is_foreign(fd) && process::attends() {
         let _inside = process::Inside::enter();
         files::refresh(fd);
@@ -44,6 +68,7 @@ fn stream_ends(stream: *mut libc::FILE) -> c_int {
     if stream.is_null() || process::is_guest() {
         return -1;
     }
+    buffer::settle();
     let errno = process::errno();
     // SAFETY: the caller of `fclose` or `freopen` has a stream. It gives -1 where it has no
     // descriptor.
@@ -81,40 +106,76 @@ fn writes(
 interpose! {
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
-        |next| opened(next());
+        |next| {
+            buffer::settle();
+            opened(next())
+        };
     fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
-        |next| opened(next());
+        |next| {
+            buffer::settle();
+            opened(next())
+        };
     fn __open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
-        |next| opened(next());
+        |next| {
+            buffer::settle();
+            opened(next())
+        };
     fn __open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
-        |next| opened(next());
+        |next| {
+            buffer::settle();
+            opened(next())
+        };
     fn __open_2(path: *const c_char, flags: c_int) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, 0),
-        |next| opened(next());
+        |next| {
+            buffer::settle();
+            opened(next())
+        };
     fn __open64_2(path: *const c_char, flags: c_int) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, 0),
-        |next| opened(next());
+        |next| {
+            buffer::settle();
+            opened(next())
+        };
     fn openat(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, at, path, flags, mode),
-        |next| opened(next());
+        |next| {
+            buffer::settle();
+            opened(next())
+        };
     fn openat64(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, at, path, flags, mode),
-        |next| opened(next());
+        |next| {
+            buffer::settle();
+            opened(next())
+        };
     fn __openat_2(at: c_int, path: *const c_char, flags: c_int) -> c_int,
         early kernel!(SYS_openat, at, path, flags, 0),
-        |next| opened(next());
+        |next| {
+            buffer::settle();
+            opened(next())
+        };
     fn __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int,
         early kernel!(SYS_openat, at, path, flags, 0),
-        |next| opened(next());
+        |next| {
+            buffer::settle();
+            opened(next())
+        };
     fn creat(path: *const c_char, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode),
-        |next| opened(next());
+        |next| {
+            buffer::settle();
+            opened(next())
+        };
     fn creat64(path: *const c_char, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode),
-        |next| opened(next());
+        |next| {
+            buffer::settle();
+            opened(next())
+        };
 
     fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t,
         early kernel!(SYS_read, fd, buffer, length),
@@ -185,47 +246,61 @@ interpose! {
 
     fn close(fd: c_int) -> c_int,
         early kernel!(SYS_close, fd),
-        |next| {
-            if protects(fd) {
-                return refused(libc::EBADF);
-            }
-            if !process::is_guest() {
-                files::closed(fd);
-            }
-            next()
-        };
+        |next| ends(fd, next);
     fn __close(fd: c_int) -> c_int,
         early kernel!(SYS_close, fd),
-        |next| {
-            if protects(fd) {
-                return refused(libc::EBADF);
-            }
-            if !process::is_guest() {
-                files::closed(fd);
-            }
-            next()
+        |next| ends(fd, next);
+    fn fsync(fd: c_int) -> c_int,
+        early kernel!(SYS_fsync, fd),
+        |next| match settled(fd) {
+            0 => next(),
+            errno => refused(errno),
         };
+    fn fdatasync(fd: c_int) -> c_int,
+        early kernel!(SYS_fdatasync, fd),
+        |next| match settled(fd) {
+            0 => next(),
+            errno => refused(errno),
+        };
+    fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t,
+        early kernel!(SYS_lseek, fd, offset, whence),
+        |next| sought(whence, next);
+    fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t,
+        early kernel!(SYS_lseek, fd, offset, whence),
+        |next| sought(whence, next);
     fn dup(fd: c_int) -> c_int,
         early kernel!(SYS_dup, fd),
         |next| duplicated(fd, next());
     fn dup2(old: c_int, new: c_int) -> c_int,
         early if old == new { same(old) } else { kernel!(SYS_dup3, old, new, 0) },
-        |next| match protects(new) {
-            true => refused(libc::EBUSY),
-            false => duplicated(old, next()),
+        |next| {
+            buffer::settle();
+            match protects(new) {
+                true => refused(libc::EBUSY),
+                false => duplicated(old, next()),
+            }
         };
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int,
         early kernel!(SYS_dup3, old, new, flags),
-        |next| match protects(new) {
-            true => refused(libc::EBUSY),
-            false => duplicated(old, next()),
+        |next| {
+            buffer::settle();
+            match protects(new) {
+                true => refused(libc::EBUSY),
+                false => duplicated(old, next()),
+            }
         };
     fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int,
         early kernel!(SYS_fcntl, fd, command, argument),
-        |next| controlled(fd, command, argument, next());
+        |next| {
+            buffer::settle();
+            controlled(fd, command, argument, next())
+        };
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int,
         early kernel!(SYS_fcntl, fd, command, argument),
-        |next| controlled(fd, command, argument, next());
+        |next| {
+            buffer::settle();
+            controlled(fd, command, argument, next())
+        };
     fn fclose(stream: *mut libc::FILE) -> c_int,
         early libc::EOF,
         |next| {
@@ -294,10 +369,7 @@ interpose! {
 
     fn system(command: *const c_char) -> c_int,
         early refused(libc::ENOSYS),
-        |next| {
-            fork::spawns();
-            next()
-        };
+        |next| fork::waits_for(next);
     fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE,
         early std::ptr::null_mut(),
         |next| {
@@ -320,6 +392,14 @@ interpose! {
             fork::spawns();
             next()
         };
+}
+
+/// Where the end of the file matters, what is buffered must be in it.
+fn sought(whence: c_int, seek: impl FnOnce() -> off_t) -> off_t {
+    if !matches!(whence, libc::SEEK_SET | libc::SEEK_CUR) {
+        buffer::settle();
+    }
+    seek()
 }
 
 fn controlled(fd: c_int, command: c_int, argument: usize, result: c_int) -> c_int {
@@ -363,6 +443,7 @@ fn real_close_range(first: u32, last: u32, flags: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
     const CLOSE_RANGE_CLOEXEC: c_int = 4;
+    buffer::settle();
     if process::is_guest() || !process::attends() || first > last {
         return real_close_range(first, last, flags);
     }

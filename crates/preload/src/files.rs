@@ -4,6 +4,7 @@
 //! which file they are at every use, since descriptors change hands in ways that nobody sees (the C
 //! library closes and opens behind its own functions).
 
+use crate::buffer::{self, Buffer};
 use crate::engine::{self, Engine};
 use crate::process::{self, Inside};
 use crate::real::kernel;
@@ -40,6 +41,8 @@ const PRIVATE: u8 = 0x80;
 static STATES: [AtomicU8; DESCRIPTORS_MAX] = [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
 /// No descriptor above this has a state.
 static HIGHEST: AtomicI32 = AtomicI32::new(-1);
+/// Files are borrowed at the first request: buffers make small ones worth it.
+pub(crate) static EAGER: AtomicBool = AtomicBool::new(false);
 static WORK: AtomicU64 = AtomicU64::new(0);
 static DESCRIPTIONS: RwLock<BTreeMap<c_int, Arc<Description>>> = RwLock::new(BTreeMap::new());
 
@@ -57,6 +60,8 @@ pub(crate) struct Description {
     pub(crate) shared: AtomicBool,
     /// One thread at a time reads the kernel's position, works there and moves it on.
     pub(crate) position: Mutex<()>,
+    /// If the user asked for one.
+    pub(crate) buffer: Option<Arc<Buffer>>,
     /// Written here since the kernel last asked how long the file is.
     pub(crate) grown: AtomicBool,
 }
@@ -212,11 +217,23 @@ fn known(fd: c_int) -> Option<Arc<Description>> {
 /// To be called inside.
 pub(crate) fn current(fd: c_int) -> Option<Arc<Description>> {
     let description = known(fd)?;
-    if identity(fd, libc::AT_STATX_DONT_SYNC).is_some_and(|(now, _)| now == description.identity) {
+    if leads_to(fd, &description) {
         return Some(description);
     }
     forget(fd);
     None
+}
+
+/// Whether the descriptor is open on this description's file.
+pub(crate) fn leads_to(fd: c_int, description: &Description) -> bool {
+    identity(fd, libc::AT_STATX_DONT_SYNC).is_some_and(|(now, _)| now == description.identity)
+}
+
+/// Writes what is buffered of this descriptor's file; gives the error number of what could not be
+/// written, or 0. To be called inside.
+pub(crate) fn settle(fd: c_int) -> c_int {
+    let buffer = known(fd).and_then(|description| description.buffer.clone());
+    buffer.map_or(0, |buffer| buffer.settle())
 }
 
 fn forget(fd: c_int) {
@@ -244,8 +261,9 @@ pub(crate) fn wanted(fd: c_int, bytes: usize) -> Option<Arc<Description>> {
     };
     set(fd, (CANDIDATE + (count + 1).min(WORTH_BORROWING.1)) | private);
     let work = WORK.fetch_add(bytes as u64 + 4096, Ordering::Relaxed) + bytes as u64;
-    let worth = (bytes >= WORTH_BORROWING.0 || count >= WORTH_BORROWING.1)
-        && (work >= WORTH_CONNECTING || engine::any());
+    let worth = EAGER.load(Ordering::Relaxed)
+        || (bytes >= WORTH_BORROWING.0 || count >= WORTH_BORROWING.1)
+            && (work >= WORTH_CONNECTING || engine::any());
     if !worth {
         return None;
     }
@@ -344,7 +362,7 @@ fn adopt(fd: c_int, private: bool) -> Result<Description, c_int> {
     unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
     let mode = lent.file.mode;
     Ok(Description {
-        file: engine.pool.fs().borrow(lent.file),
+        file: engine.pool.fs().borrow(lent.file.clone()),
         engine,
         cell: lent.cell,
         identity,
@@ -357,6 +375,7 @@ fn adopt(fd: c_int, private: bool) -> Result<Description, c_int> {
         appends: AtomicBool::new(flags & libc::O_APPEND != 0),
         shared: AtomicBool::new(!private),
         position: Mutex::new(()),
+        buffer: buffer::of(lent.file.ino.0, lent.io_buffer),
         grown: AtomicBool::new(false),
     })
 }

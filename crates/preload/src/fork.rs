@@ -4,12 +4,12 @@
 //! shared, and the kernel, which keeps their position, must be the one to move it.
 
 use crate::process::{self, Inside};
-use crate::{engine, files};
+use crate::{buffer, engine, files};
 use std::cell::UnsafeCell;
 
 /// What [`prepare`] holds until the child has been made. Touched by the thread that forks alone,
 /// while it has the locks.
-struct Held(UnsafeCell<Option<(files::Held, engine::Held, Inside)>>);
+struct Held(UnsafeCell<Option<(files::Held, engine::Held, buffer::Held, Inside)>>);
 
 // SAFETY: see above.
 unsafe impl Sync for Held {}
@@ -27,16 +27,18 @@ extern "C" fn prepare() {
         return;
     }
     let inside = Inside::enter();
+    buffer::end();
+    let buffers = buffer::hold();
     let engines = engine::hold();
-    let held = (files::hold(), engines, inside);
+    let held = (files::hold(), engines, buffers, inside);
     // SAFETY: the locks are ours now.
     unsafe { *HELD.0.get() = Some(held) };
 }
 
 extern "C" fn parent() {
     // SAFETY: the locks are ours still, or there is nothing.
-    if let Some((files, engines, _inside)) = unsafe { (*HELD.0.get()).take() } {
-        drop((files, engines));
+    if let Some((files, engines, buffers, _inside)) = unsafe { (*HELD.0.get()).take() } {
+        drop((files, engines, buffers));
         // Also what another thread opened a moment ago.
         files::share(true);
     }
@@ -44,11 +46,16 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     // SAFETY: as above; this thread is the only one here.
-    let Some((files, engines, _inside)) = (unsafe { (*HELD.0.get()).take() }) else {
+    let Some((files, engines, buffers, _inside)) = (unsafe { (*HELD.0.get()).take() }) else {
         return;
     };
+    abandon(files, engines, buffers);
+}
+
+fn abandon(files: files::Held, engines: engine::Held, buffers: buffer::Held) {
     files::abandon(files);
     engine::abandon(engines);
+    buffer::abandon(buffers);
     process::claim();
 }
 
@@ -56,21 +63,31 @@ extern "C" fn child() {
 /// have held a lock at that moment: then there is nobody here to give it back, and everything is
 /// left to the kernel.
 pub(crate) fn adopted_by_stranger() {
-    match (files::try_hold(), engine::try_hold()) {
-        (Some(files), Some(engines)) => {
-            files::abandon(files);
-            engine::abandon(engines);
-            process::claim();
-        }
+    match (files::try_hold(), engine::try_hold(), buffer::try_hold()) {
+        (Some(files), Some(engines), Some(buffers)) => abandon(files, engines, buffers),
         _ => process::end(),
     }
 }
 
 /// Before a program is started without our seeing the child: descriptors that it inherits are
-/// shared from now on.
+/// shared from now on, and nothing is buffered any more.
 pub(crate) fn spawns() {
+    if process::attends() {
+        let _inside = Inside::enter();
+        buffer::end();
+        files::share(false);
+    }
+}
+
+/// As [`spawns`], for a program whose end is waited for: what it finds is written before, and what
+/// it may have changed is read anew.
+pub(crate) fn waits_for<T>(program: impl FnOnce() -> T) -> T {
+    buffer::settle();
     if process::attends() {
         let _inside = Inside::enter();
         files::share(false);
     }
+    let result = program();
+    buffer::forget();
+    result
 }

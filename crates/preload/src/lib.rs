@@ -9,6 +9,8 @@
 //! more), of other libraries that stand in front of the same functions, of allocators that start
 //! before it, of signal handlers, of children.
 
+mod before;
+mod buffer;
 mod engine;
 mod exports;
 mod files;
@@ -18,13 +20,29 @@ mod real;
 mod transfer;
 
 /// Runs when the library is loaded. Functions called before go straight to the kernel.
-#[cfg(not(test))]
+#[cfg_attr(test, allow(dead_code))]
 extern "C" fn begin() {
     exports::begin();
+    before::find();
+    // SAFETY: a name ended by a NUL; nobody changes the environment this early.
+    if !unsafe { libc::getenv(c"WEIR_IO_BUFFER".as_ptr()) }.is_null() {
+        files::EAGER.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
     if process::begin() {
         fork::begin();
     }
 }
+
+/// Runs when the process ends in an orderly way.
+#[cfg_attr(test, allow(dead_code))]
+extern "C" fn end() {
+    buffer::finish();
+}
+
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = end;
 
 #[cfg(not(test))]
 #[used]

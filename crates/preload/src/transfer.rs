@@ -3,13 +3,14 @@
 //! Whatever cannot be done here, or fails here, is left to the kernel, which then does it, or says
 //! what is wrong: a read or write of bytes at a place may be done twice.
 
+use crate::buffer::Buffer;
 use crate::files::{self, Description};
 use crate::process::{self, Inside};
 use crate::real::kernel;
 use libc::{c_int, c_void, iovec, off_t, ssize_t};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 use weir_core::error::{Code, Error};
 use weir_core::layout::Extent;
@@ -105,26 +106,79 @@ unsafe fn attempt(fd: c_int, way: Way, memory: Memory, offset: Option<off_t>) ->
             Way::Read => description.readable,
             Way::Write => description.writable(),
         };
-        if length == 0 || !allowed || description.mapped() {
+        let shared = offset.is_none() && description.shared.load(Ordering::Relaxed);
+        if length == 0 || !allowed || shared || description.mapped() {
+            // The kernel must find what other descriptors of the file have buffered.
+            if let Some(buffer) = &description.buffer {
+                buffer.yield_to_others();
+            }
             return None;
         }
         let Some(offset) = offset else {
-            if description.shared.load(Ordering::Relaxed) {
-                return None;
-            }
             let _position = description.position.lock().unwrap_or_else(PoisonError::into_inner);
             let at: off_t = kernel!(SYS_lseek, fd, 0, libc::SEEK_CUR);
             let at = u64::try_from(at).ok()?;
             // SAFETY: passed on.
-            let moved = unsafe { move_bytes(fd, &description, way, &slices, length, at) }?;
+            let moved = unsafe { serve(fd, &description, way, &slices, length, at) }?;
             let _: off_t = kernel!(SYS_lseek, fd, at + moved as u64, libc::SEEK_SET);
             return Some(moved);
         };
         let at = u64::try_from(offset).ok()?;
         // SAFETY: passed on.
-        unsafe { move_bytes(fd, &description, way, &slices, length, at) }
+        unsafe { serve(fd, &description, way, &slices, length, at) }
     });
     catch_unwind(attempt).unwrap_or(None)
+}
+
+/// Through the buffer, if there is one.
+///
+/// # Safety
+/// As [`transfer`].
+unsafe fn serve(
+    fd: c_int,
+    description: &Arc<Description>,
+    way: Way,
+    slices: &[Slice],
+    length: usize,
+    at: u64,
+) -> Option<usize> {
+    if let Some(buffer) = &description.buffer
+        && Buffer::applies(description)
+    {
+        let buffered = match way {
+            Way::Read => {
+                let fill = |memory: &mut [u8], at| {
+                    let slice = Slice::to_write(memory);
+                    // SAFETY: memory of the buffer's own.
+                    unsafe { move_bytes(fd, description, way, &[slice], slice.length, at) }
+                };
+                // SAFETY: passed on.
+                unsafe { buffer.read(slices, length, at, fill) }
+            }
+            // SAFETY: passed on.
+            Way::Write => unsafe { buffer.write(fd, description, slices, length, at) },
+        };
+        if buffered.is_some() {
+            return buffered;
+        }
+    }
+    // SAFETY: passed on.
+    unsafe { move_bytes(fd, description, way, slices, length, at) }
+}
+
+/// Writes past the buffer. None: the kernel has to do it.
+///
+/// # Safety
+/// As [`transfer`].
+pub(crate) unsafe fn store(
+    fd: c_int,
+    description: &Description,
+    slices: &[Slice],
+    length: usize,
+    at: u64,
+) -> Option<usize> {
+    // SAFETY: passed on.
+    unsafe { move_bytes(fd, description, Way::Write, slices, length, at) }
 }
 
 /// # Safety

@@ -1,0 +1,300 @@
+//! The buffer that a user may ask for (`weir run --io-buffer`): small sequential writes are put
+//! together, small sequential reads are read ahead. For programs that do I/O in small pieces and
+//! cannot be changed; off unless asked for.
+//!
+//! There is one for each file, whatever descriptors lead to it, so that the process always sees what
+//! it has written; its children do, because what is buffered is written before they are made, and
+//! nothing is buffered from then on. Other processes see it after fsync, close, unlocking or exit.
+
+use crate::files::{self, Description};
+use crate::process::{self, Inside};
+use crate::real::kernel;
+use libc::{c_int, ssize_t};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use weir_core::slice::Slice;
+
+/// Buffers that hold bytes not yet written.
+static DIRTY: AtomicUsize = AtomicUsize::new(0);
+/// Children may be at work beside this process: nothing is buffered any more.
+static ENDED: AtomicBool = AtomicBool::new(false);
+static BUFFERS: Mutex<BTreeMap<u64, Weak<Buffer>>> = Mutex::new(BTreeMap::new());
+
+/// The buffer of one file.
+pub(crate) struct Buffer {
+    /// Bytes that are put together, and read ahead.
+    size: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Written by the program and not yet to the pool.
+    dirty: Vec<u8>,
+    dirty_at: u64,
+    /// Through which descriptor.
+    through: Option<(c_int, Arc<Description>)>,
+    /// Read and not yet asked for.
+    ahead: Vec<u8>,
+    ahead_at: u64,
+    /// Where the last read ended.
+    read_end: u64,
+    /// Of a write that failed after the program was told that it was done.
+    error: c_int,
+}
+
+/// Something that can be held still while a child is made.
+pub(crate) type Held = MutexGuard<'static, BTreeMap<u64, Weak<Buffer>>>;
+
+fn buffers() -> Held {
+    BUFFERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The buffer of the file with this number, of this size if it is a new one.
+pub(crate) fn of(ino: u64, size: u64) -> Option<Arc<Buffer>> {
+    let size = usize::try_from(size).ok().filter(|size| *size > 0)?;
+    if ENDED.load(Ordering::Relaxed) {
+        return None;
+    }
+    let mut buffers = buffers();
+    if let Some(buffer) = buffers.get(&ino).and_then(Weak::upgrade) {
+        return Some(buffer);
+    }
+    buffers.retain(|_, buffer| buffer.strong_count() > 0);
+    let buffer = Arc::new(Buffer { size, state: Mutex::default() });
+    buffers.insert(ino, Arc::downgrade(&buffer));
+    Some(buffer)
+}
+
+impl Buffer {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is to be used for this descriptor.
+    pub(crate) fn applies(description: &Description) -> bool {
+        !ENDED.load(Ordering::Relaxed) && !description.shared.load(Ordering::Relaxed)
+    }
+
+    /// Writes, sooner or later. None: it was not buffered, and everything before it is written.
+    ///
+    /// # Safety
+    /// The slices must be readable and `length` long in all.
+    pub(crate) unsafe fn write(
+        &self,
+        fd: c_int,
+        description: &Arc<Description>,
+        slices: &[Slice],
+        length: usize,
+        at: u64,
+    ) -> Option<usize> {
+        let mut state = self.lock();
+        // Bytes read ahead would be older than these.
+        let end = at + length as u64;
+        if at < state.ahead_at + state.ahead.len() as u64 && end > state.ahead_at {
+            state.ahead.clear();
+        }
+        if length > self.size / 2 || state.error != 0 || ENDED.load(Ordering::Relaxed) {
+            state.flush();
+            return None;
+        }
+        let within = (at.checked_sub(state.dirty_at))
+            .filter(|from| *from <= state.dirty.len() as u64)
+            .map(|from| from as usize)
+            .filter(|from| !state.dirty.is_empty() && from + length <= self.size);
+        let from = match within {
+            Some(from) => from,
+            None => {
+                state.flush();
+                if state.error != 0 {
+                    return None;
+                }
+                state.dirty_at = at;
+                state.through = Some((fd, description.clone()));
+                state.dirty.reserve_exact(self.size);
+                DIRTY.fetch_add(1, Ordering::Relaxed);
+                0
+            }
+        };
+        let over = state.dirty.len().min(from + length);
+        let mut to = from;
+        for slice in slices {
+            // SAFETY: the caller promises that the memory can be read.
+            let bytes = unsafe { std::slice::from_raw_parts(slice.pointer, slice.length) };
+            let replaced = over.saturating_sub(to).min(bytes.len());
+            state.dirty[to..to + replaced].copy_from_slice(&bytes[..replaced]);
+            state.dirty.extend_from_slice(&bytes[replaced..]);
+            to += bytes.len();
+        }
+        if state.dirty.len() == self.size {
+            state.flush();
+        }
+        Some(length)
+    }
+
+    /// Reads what is buffered, and ahead where reads are sequential. None: to be read from the pool.
+    ///
+    /// # Safety
+    /// The slices must be writable and `length` long in all.
+    pub(crate) unsafe fn read(
+        &self,
+        slices: &[Slice],
+        length: usize,
+        at: u64,
+        fill: impl FnOnce(&mut [u8], u64) -> Option<usize>,
+    ) -> Option<usize> {
+        let mut state = self.lock();
+        let end = at + length as u64;
+        if at < state.dirty_at + state.dirty.len() as u64 && end > state.dirty_at {
+            state.flush();
+        }
+        let sequential = at == state.read_end && !ENDED.load(Ordering::Relaxed);
+        state.read_end = end;
+        if length > self.size / 2 {
+            return None;
+        }
+        if !state.holds(at, end) {
+            if !sequential {
+                return None;
+            }
+            // Of what is ahead some may be dirty still.
+            let ahead_end = at + self.size as u64;
+            if at < state.dirty_at + state.dirty.len() as u64 && ahead_end > state.dirty_at {
+                state.flush();
+            }
+            let mut ahead = std::mem::take(&mut state.ahead);
+            ahead.resize(self.size, 0);
+            let got = fill(&mut ahead, at).unwrap_or(0);
+            ahead.truncate(got);
+            state.ahead = ahead;
+            state.ahead_at = at;
+            // The file's end is never taken for granted: somebody may be writing on.
+            if !state.holds(at, end) {
+                return None;
+            }
+        }
+        let mut from = (at - state.ahead_at) as usize;
+        for slice in slices {
+            let bytes = &state.ahead[from..from + slice.length];
+            // SAFETY: the caller promises that the memory can be written.
+            unsafe { slice.pointer.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+            from += slice.length;
+        }
+        Some(length)
+    }
+
+    /// Writes what is buffered and forgets what was read ahead. Gives the error number of what could
+    /// not be written since the last time, or 0.
+    pub(crate) fn settle(&self) -> c_int {
+        let mut state = self.lock();
+        state.flush();
+        state.ahead.clear();
+        std::mem::take(&mut state.error)
+    }
+
+    /// As [`Buffer::settle`]; an error stays for who asks for it.
+    pub(crate) fn yield_to_others(&self) {
+        let mut state = self.lock();
+        state.flush();
+        state.ahead.clear();
+    }
+}
+
+impl State {
+    fn holds(&self, from: u64, to: u64) -> bool {
+        from >= self.ahead_at && to <= self.ahead_at + self.ahead.len() as u64
+    }
+
+    fn flush(&mut self) {
+        if self.dirty.is_empty() {
+            return;
+        }
+        DIRTY.fetch_sub(1, Ordering::Relaxed);
+        if let Some((fd, description)) = self.through.take() {
+            let slice = Slice { pointer: self.dirty.as_mut_ptr(), length: self.dirty.len() };
+            // SAFETY: our own memory, which nobody else touches while we have the lock.
+            let stored = unsafe {
+                crate::transfer::store(fd, &description, &[slice], self.dirty.len(), self.dirty_at)
+            };
+            if stored.is_none() && self.error == 0 {
+                self.error = store_by_kernel(fd, &description, &self.dirty, self.dirty_at);
+            }
+        }
+        self.dirty.clear();
+    }
+}
+
+/// Has the kernel write; gives the error number, or 0.
+fn store_by_kernel(fd: c_int, description: &Description, bytes: &[u8], at: u64) -> c_int {
+    if !files::leads_to(fd, description) {
+        return libc::EIO;
+    }
+    let mut done = 0;
+    while done < bytes.len() {
+        let rest = &bytes[done..];
+        let moved: ssize_t = kernel!(SYS_pwrite64, fd, rest.as_ptr(), rest.len(), at + done as u64);
+        match moved {
+            ..0 if process::errno() == libc::EINTR => {}
+            ..=0 => return process::errno(),
+            moved => done += moved as usize,
+        }
+    }
+    0
+}
+
+/// Writes all that is buffered, so that the next call sees it.
+#[inline]
+pub(crate) fn settle() {
+    if DIRTY.load(Ordering::Relaxed) > 0 && process::attends() {
+        let _inside = Inside::enter();
+        settle_all();
+    }
+}
+
+/// As [`settle`]; also forgets what was read ahead, which somebody is about to change.
+pub(crate) fn forget() {
+    if process::attends() {
+        let _inside = Inside::enter();
+        settle_all();
+    }
+}
+
+#[cold]
+fn settle_all() {
+    let all: Vec<_> = buffers().values().filter_map(Weak::upgrade).collect();
+    for buffer in all {
+        buffer.yield_to_others();
+    }
+}
+
+/// A child is about to be made: from now on nothing is buffered. To be called inside.
+pub(crate) fn end() {
+    if !ENDED.swap(true, Ordering::Relaxed) {
+        settle_all();
+    }
+}
+
+/// The process ends.
+pub(crate) fn finish() {
+    if process::attends() {
+        let _inside = Inside::enter();
+        end();
+    }
+}
+
+/// Nobody looks for buffers until the guard is dropped or [`abandon`]ed.
+pub(crate) fn hold() -> Held {
+    buffers()
+}
+
+/// As [`hold`], without waiting.
+pub(crate) fn try_hold() -> Option<Held> {
+    BUFFERS.try_lock().ok()
+}
+
+/// In a child: the parent writes what is in them.
+pub(crate) fn abandon(mut held: Held) {
+    std::mem::forget(std::mem::take(&mut *held));
+    DIRTY.store(0, Ordering::Relaxed);
+}
