@@ -59,6 +59,13 @@ build_release() {
     cargo build --release
 }
 
+# need_tool CRATE VERSION: a program from cargo's registry, in target/tools/bin.
+need_tool() {
+    local tools=$PWD/target/tools
+    if [[ -x $tools/bin/$1 ]] && grep -qF "\"$1 $2 " "$tools/.crates.toml" 2>/dev/null; then return 0; fi
+    say "building $1 $2 (a minute or so the first time)"
+    cargo install --quiet --locked --root "$tools" --target-dir "$tools/build" --version "=$2" "$1"
+}
 
 # memory_available_mib: what can be had without swapping, and within the
 # memory limit of a container (cgroup v2) if there is one.
