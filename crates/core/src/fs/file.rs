@@ -16,6 +16,9 @@ use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// Unit in which holes are told: bytes. Some programs expect whole blocks.
+const HOLE_BYTES: u64 = 4096;
+
 /// What another client needs to read and write a file that this one has open: a mount lends files
 /// to the programs beside it. Good while the lender's handle is open and the capability lasts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,6 +70,9 @@ struct State {
     /// Size, if this handle can know it: nobody else was writing when it was opened, and where
     /// somebody began later the version gives it away.
     size: Option<u64>,
+    /// Bytes stored, as far as they are in this handle's books: those of a settled file, which has
+    /// no holes, and its own writes. A file that may have holes is left for the targets to tell of.
+    filled: u64,
     /// Time of this handle's last write (0: none).
     mtime: WallTime,
     /// Writes under way, and those that failed or were abandoned: these may have been stored all
@@ -100,6 +106,7 @@ impl<R: Rpc> File<R> {
             epoch: record.attributes.data_epoch,
             version,
             size: None,
+            filled: 0,
             mtime: WallTime(0),
             writes_open: 0,
         });
@@ -125,7 +132,9 @@ impl<R: Rpc> File<R> {
                 }
             }
             if record.unsettled.is_none() {
-                file.lock().size = Some(record.attributes.size);
+                let mut state = file.lock();
+                state.size = Some(record.attributes.size);
+                state.filled = record.attributes.size;
             }
             fs.resolve(&who, record).await
         };
@@ -149,6 +158,7 @@ impl<R: Rpc> File<R> {
             epoch,
             version: 0,
             size: None,
+            filled: 0,
             mtime: WallTime(0),
             writes_open: 0,
         };
@@ -289,7 +299,7 @@ impl<R: Rpc> File<R> {
             let mut first = None;
             for (part, result) in parts.iter().zip(results) {
                 match result.and_then(|reply| Witness::decode(&reply.body)) {
-                    Ok(witness) => self.wrote(part.column, witness),
+                    Ok(witness) => self.wrote(part, witness),
                     Err(error) => {
                         lost += part.runs.length();
                         first.get_or_insert(error);
@@ -414,10 +424,11 @@ impl<R: Rpc> File<R> {
         }
     }
 
-    fn wrote(&self, column: usize, witness: Witness) {
-        let seen = self.shared.layout.file_size_seen(column, witness.size);
+    fn wrote(&self, part: &Part, witness: Witness) {
+        let seen = self.shared.layout.file_size_seen(part.column, witness.size);
         let mut state = self.lock();
         state.size = state.size.map(|size| size.max(seen));
+        state.filled = state.filled.saturating_add(part.runs.length() as u64);
         state.mtime = state.mtime.max(witness.mtime);
         state.epoch = state.epoch.max(witness.epoch);
     }
@@ -513,6 +524,7 @@ impl<R: Rpc> File<R> {
         state.version = version;
         state.epoch = state.epoch.max(epoch);
         state.size = state.size.filter(|_| alone).map(|_| size);
+        state.filled = state.filled.min(size);
         Ok(())
     }
 
@@ -580,41 +592,60 @@ impl<R: Rpc> File<R> {
     }
 
     /// The next data (or hole) at or behind `offset`; none behind the last data. A hole is found at
-    /// the file's end at the latest.
+    /// the file's end at the latest. Holes are told in whole blocks of [`HOLE_BYTES`], as local file
+    /// systems do: tar writes wrong archives otherwise.
     pub async fn seek(&self, offset: u64, data: bool) -> Result<Option<u64>> {
-        let shared = &self.shared;
+        let block = |place: u64| place / HOLE_BYTES * HOLE_BYTES;
         let seek = async {
             let size = self.size().await?;
             if offset >= size {
                 return Err(Error::new(Code::NoExtent));
             }
-            let capability = self.lock().capability.clone();
-            let layout = &shared.layout;
-            // Bytes of a column come in the file in the order in which they are in the object, so
-            // that the first that any column finds is the first of all.
-            let ask = |column| {
-                let (capability, member) = (capability.clone(), layout.member(column));
-                let start = layout.object_size(column, offset);
-                let request = TargetRequest::Seek { ino: shared.ino, offset: start, data };
-                async move {
-                    match shared.fs.target(member, Some(capability), request).await? {
-                        TargetReply::Seek { offset: Some(found) } => {
-                            Ok(Some(layout.file_offset(column, found)))
-                        }
-                        TargetReply::Seek { offset: None } => Ok(None),
-                        _ => Err(crate::wire::protocol("answer of another kind")),
-                    }
+            let mut at = block(offset);
+            if data {
+                return Ok(self.find(at, true, size).await?.map(|found| block(found).max(offset)));
+            }
+            loop {
+                let found = self.find(at, false, size).await?.unwrap_or(size);
+                let hole = found.next_multiple_of(HOLE_BYTES);
+                if hole >= size {
+                    return Ok(Some(size));
                 }
-            };
-            let columns = (0..layout.stripe_count()).filter(|&column| {
-                layout.object_size(column, offset) < layout.object_size(column, size)
-            });
-            let found: Vec<_> =
-                join_all(columns.map(ask)).await.into_iter().collect::<Result<_>>()?;
-            let first = found.into_iter().flatten().min().filter(|&found| found < size);
-            Ok(if data { first } else { first.or(Some(size)) })
+                match self.find(hole, true, size).await? {
+                    Some(found) if block(found) == hole => at = found,
+                    _ => return Ok(Some(hole.max(offset))),
+                }
+            }
         };
-        seek.await.map_err(|error: Error| error.on("seek", &shared.name))
+        seek.await.map_err(|error: Error| error.on("seek", &self.shared.name))
+    }
+
+    /// The next byte of data (or of a hole) at or behind `offset` and before `size`.
+    async fn find(&self, offset: u64, data: bool, size: u64) -> Result<Option<u64>> {
+        let shared = &self.shared;
+        let capability = self.lock().capability.clone();
+        let layout = &shared.layout;
+        // Bytes of a column come in the file in the order in which they are in the object, so
+        // that the first that any column finds is the first of all.
+        let ask = |column| {
+            let (capability, member) = (capability.clone(), layout.member(column));
+            let start = layout.object_size(column, offset);
+            let request = TargetRequest::Seek { ino: shared.ino, offset: start, data };
+            async move {
+                match shared.fs.target(member, Some(capability), request).await? {
+                    TargetReply::Seek { offset: Some(found) } => {
+                        Ok(Some(layout.file_offset(column, found)))
+                    }
+                    TargetReply::Seek { offset: None } => Ok(None),
+                    _ => Err(crate::wire::protocol("answer of another kind")),
+                }
+            }
+        };
+        let columns = (0..layout.stripe_count()).filter(|&column| {
+            layout.object_size(column, offset) < layout.object_size(column, size)
+        });
+        let found: Vec<_> = join_all(columns.map(ask)).await.into_iter().collect::<Result<_>>()?;
+        Ok(found.into_iter().flatten().min().filter(|&found| found < size))
     }
 
     /// Ends the handle, and reports what this writer knows of the file's size and last write.
@@ -627,7 +658,7 @@ impl<R: Rpc> File<R> {
             let state = self.lock();
             let settlement = |size| Settlement { version: state.version, size, mtime: state.mtime };
             let known = shared.mode.write && state.writes_open == 0;
-            state.size.filter(|_| known).map(settlement)
+            state.size.filter(|&size| known && size <= state.filled).map(settlement)
         };
         let request = MetaRequest::Close { handle, settlement };
         let close = async {

@@ -795,7 +795,8 @@ impl<R: Rpc> Fs<R> {
                 attributes.mtime = seen.mtime;
                 attributes.ctime = attributes.ctime.max(seen.mtime);
             }
-            if settles {
+            // What has holes stays unsettled: the targets alone know how much they hold of it.
+            if settles && seen.allocated >= seen.size {
                 let settlement = Settlement { version, size: seen.size, mtime: seen.mtime };
                 self.done(who, ino, MetaRequest::Settle { ino, settlement }).await?;
             }

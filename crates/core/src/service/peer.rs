@@ -579,8 +579,8 @@ impl Service {
             }
             TargetRequest::Witness { ino }
             | TargetRequest::Stamp { ino, .. }
-            | TargetRequest::Flush { ino } => (*ino, Rights::STAT),
-            TargetRequest::Seek { ino, .. } => (*ino, Rights::READ),
+            | TargetRequest::Flush { ino }
+            | TargetRequest::Seek { ino, .. } => (*ino, Rights::STAT),
             TargetRequest::Truncate { ino, .. }
             | TargetRequest::Punch { ino, .. }
             | TargetRequest::Extend { ino, .. } => (*ino, Rights::WRITE),

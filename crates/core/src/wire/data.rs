@@ -307,7 +307,7 @@ pub enum TargetRequest {
         /// Object extents; at most [`LIST_EXTENTS_MAX`].
         extents: Vec<Extent>,
     },
-    /// Next data or hole at or behind `offset`. Answer: [`TargetReply::Seek`]. Right: read.
+    /// Next data or hole at or behind `offset`. Answer: [`TargetReply::Seek`]. Right: any.
     Seek {
         /// The file.
         ino: Ino,

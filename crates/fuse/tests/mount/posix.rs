@@ -201,6 +201,92 @@ fn holes_read_as_zeros_and_can_be_found_and_made() {
     });
 }
 
+/// cp and tar look for holes only where a file has fewer blocks than its size wants.
+#[test]
+fn blocks_tell_of_holes_also_when_nobody_has_the_file_open() {
+    on_mount(|mount| {
+        let blocks = |name: &str| fs::metadata(mount.join(name)).unwrap().blocks();
+        let written = |name: &str, parts: &[(u64, usize)]| {
+            let file = File::create(mount.join(name)).unwrap();
+            for &(place, length) in parts {
+                file.write_all_at(&pattern(3, place, length), place).unwrap();
+            }
+            file
+        };
+        const FAR: u64 = 40 * MIB as u64;
+        drop(written("sparse", &[(0, 5), (FAR, 5)]));
+        drop(written("dense", &[(MIB as u64, MIB), (0, MIB)]));
+        written("longer", &[(0, 1000)]).set_len(FAR).unwrap();
+        written("shorter", &[(0, 1000), (FAR, 5)]).set_len(1000).unwrap();
+        let punched = written("punched", &[(0, 4 * MIB)]);
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // SAFETY: the descriptor is open.
+        check(unsafe { libc::fallocate(punched.as_raw_fd(), mode, 0, 3 * MIB as i64) }).unwrap();
+        drop(punched);
+        // Asked again, as answers may be kept.
+        for _ in 0..2 {
+            assert!((1..1000).contains(&blocks("sparse")), "{}", blocks("sparse"));
+            assert_eq!(blocks("dense"), 2 * MIB as u64 / 512);
+            assert!((2..1000).contains(&blocks("longer")), "{}", blocks("longer"));
+            assert!((2..1000).contains(&blocks("shorter")), "{}", blocks("shorter"));
+            assert_eq!(blocks("punched"), MIB as u64 / 512);
+        }
+        // Filled up, it has none any more.
+        let file = OpenOptions::new().write(true).open(mount.join("punched")).unwrap();
+        file.write_all_at(&pattern(4, 0, 3 * MIB), 0).unwrap();
+        drop(file);
+        assert_eq!(blocks("punched"), 4 * MIB as u64 / 512);
+    });
+}
+
+/// GNU tar writes wrong archives where holes begin or end in the middle of its 512 bytes.
+#[test]
+fn holes_are_whole_blocks() {
+    on_mount(|mount| {
+        // For writing only: who may not read may ask all the same.
+        let file = File::create(mount.join("file")).unwrap();
+        const BLOCK: u64 = 4096;
+        let (stripe, size) = (MIB as u64, 5 * MIB as u64 + 77);
+        // Within a block, over two blocks, over two stripes, two in one block, at the very end.
+        let written = [
+            (5000, 5),
+            (20_000, 500),
+            (stripe - 3, 7),
+            (3_000_001, 1),
+            (3_000_099, 9),
+            (size - 4, 4),
+        ];
+        for (place, length) in written {
+            file.write_all_at(&pattern(1, place, length), place).unwrap();
+        }
+        let seek = |offset: u64, whence| {
+            // SAFETY: the descriptor is open.
+            let found = unsafe { libc::lseek(file.as_raw_fd(), offset as i64, whence) };
+            u64::try_from(found).map_err(|_| io::Error::last_os_error())
+        };
+        let mut extents = Vec::new();
+        let mut at = 0;
+        while let Ok(data) = seek(at, libc::SEEK_DATA) {
+            at = seek(data, libc::SEEK_HOLE).unwrap();
+            assert!(at > data, "{data} to {at}");
+            assert!(data % BLOCK == 0 && (at % BLOCK == 0 || at == size), "{data} to {at}");
+            extents.push((data, at));
+        }
+        for (place, length) in written {
+            let within =
+                |&(data, hole): &(u64, u64)| data <= place && place + length as u64 <= hole;
+            assert!(extents.iter().any(within), "{place} is not in {extents:?}");
+        }
+        assert!(extents.iter().map(|(data, hole)| hole - data).sum::<u64>() < size / 10);
+        // What is told of one place is told of its whole block.
+        assert_eq!(seek(20_490, libc::SEEK_DATA).unwrap(), 20_490);
+        assert_eq!(seek(20_490, libc::SEEK_HOLE).unwrap(), 6 * BLOCK);
+        assert_eq!(seek(6 * BLOCK - 1, libc::SEEK_HOLE).unwrap(), 6 * BLOCK);
+        assert_eq!(seek(6 * BLOCK + 1, libc::SEEK_HOLE).unwrap(), 6 * BLOCK + 1);
+        assert_eq!(seek(size - 1, libc::SEEK_HOLE).unwrap(), size);
+    });
+}
+
 #[test]
 fn names_move_link_and_vanish() {
     on_mount(|mount| {
