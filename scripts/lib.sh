@@ -12,6 +12,11 @@ packages_demo=(
 # What the tests need besides.
 # shellcheck disable=SC2034
 packages_test=(attr iperf3 iproute2 shellcheck strace)
+# The programs that tests/programs.sh runs on a pool.
+# shellcheck disable=SC2034
+packages_programs=(
+    binutils gfortran git make python3-h5py python3-numpy rsync sqlite3
+)
 
 say() { printf '%s: %s\n' "${0##*/}" "$*"; }
 die() {
