@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Whether a mounted pool is a POSIX file system: all of pjdfstest, then fsx
-# alone and at two mounts at once, then several processes that take turns on one
-# file. What does not apply, and what differs, is in docs/posix.md.
+# alone and at several mounts at once, then processes that take turns on one
+# file, and some that do the same things at the same time. What does not apply,
+# and what differs, is in docs/posix.md.
 #
 #   tests/posix.sh [FACTOR]    run fsx and the turns FACTOR times as long (1)
 #
@@ -29,10 +30,10 @@ skip() {
 need_cargo
 need_tool pjdfstest 0.2.2
 need_tool fsx 0.3.2
-tools=$PWD/target/tools/bin
-
 work=$(mktemp -d)
 chmod 755 "$work"
+# Where other users can execute them.
+tools=$work/tools
 export WEIR_HOME=$work/home
 unset WEIR_POOL
 mounts=("$work/a" "$work/b" "$work/cached")
@@ -61,6 +62,7 @@ bad() {
 # with PROGRAM...: as a user of the pool runs it.
 with() { env ${preload:+"LD_PRELOAD=$preload"} "$@"; }
 
+cp -r target/tools/bin "$tools"
 # Small stripes, so that most operations meet both servers.
 "$weir" up posix --servers 2 --memory 1G --stripe-size 64K >"$work/up.log" 2>&1 ||
     die "no pool: $(cat "$work/up.log")"
@@ -93,13 +95,14 @@ entries = [["nobody", "nogroup"], ["daemon", "daemon"]]
 END
 sed '/allow_remount/s/true/false/' "$work/remount.toml" >"$work/plain.toml"
 
-# suite CONFIGURATION WHERE PATTERN...: runs pjdfstest; $ran and $skipped are
-# then the names of the tests that ran, and of those that did not.
+# suite CONFIGURATION WHERE PATTERN...: runs pjdfstest, as $user; $ran and
+# $skipped are then the names of the tests that ran, and of those that did not.
+user=(setpriv --reuid 0 --regid 0 --clear-groups)
 suite() {
     local configuration=$work/$1.toml where=$2 log=$work/pjdfstest.log summary counts
     shift 2
     step "pjdfstest $* at ${where##*/}"
-    with PATH="$work/bin:$PATH" "$tools/pjdfstest" -c "$configuration" -p "$where" \
+    with "${user[@]}" env PATH="$work/bin:$PATH" "$tools/pjdfstest" -c "$configuration" -p "$where" \
         -s "$work/other" "$@" >"$log" 2>&1 || true
     mapfile -t ran < <(awk '$2 == "ok" || $2 == "FAILED" { print $1 }' "$log" | sort)
     mapfile -t skipped < <(awk '$2 == "skipped" { print $1 }' "$log" | sort)
@@ -127,6 +130,12 @@ for mount in "${mounts[0]}" "${mounts[2]}"; do
         grep -qF "\`$name\`" docs/posix.md || bad "$name was left out, and docs/posix.md does not say why"
     done
 done
+
+# What of it needs no root, as an ordinary user.
+mkdir "${mounts[0]}/nobody"
+chown nobody:nogroup "${mounts[0]}/nobody"
+user=(setpriv --reuid nobody --regid nogroup --clear-groups)
+suite plain "${mounts[0]}/nobody"
 
 # ---- fsx ----
 
@@ -179,6 +188,18 @@ for seed in "${kept_seeds[@]}" "$fresh_seed"; do
         bad "turns"
     fi
 done
+
+# ---- several processes at once; large things ----
+
+# own SCRIPT ARGUMENT...: one of tests/posix.
+own() {
+    step "$1"
+    if "$@" >"$work/own.log" 2>&1; then ok; else bad "$1"; fi
+    cat "$work/own.log"
+}
+mkdir "${mounts[0]}/together"
+own tests/posix/together.py ${preload:+--preload "$preload"} "${mounts[0]}/together" "${mounts[1]}/together"
+own tests/posix/large.py "${mounts[0]}/large"
 
 step "end"
 printf '%d passed, %d failed\n' "$passed" "$failed"
