@@ -14,9 +14,7 @@ commit() {
 git init -q -b main work
 cd work
 mkdir -p src/{a,b,c}
-for ((index = 0; index < 300; index++)); do
-    sed -n "$((index * 10 + 1)),$((index * 10 + 10))p" "$lines"
-done | split -l 10 -a 3 -d - src/a/file
+head -n 3000 "$lines" | split -l 10 -a 3 -d - src/a/file
 head -c 3000000 "$noise" >src/b/large
 printf '#!/bin/sh\n' >src/c/tool && chmod +x src/c/tool
 ln -s a/file000 src/link

@@ -76,13 +76,14 @@ make -n | grep -c '\.c$'
 # One may replace what runs; not write to it.
 cat >wait.c <<'C'
 #include <stdio.h>
-int main(void) { return getchar() == 'x' ? 0 : 1; }
+int main(void) { puts("runs"); fflush(stdout); return getchar() == 'x' ? 0 : 1; }
 C
 gcc -o running wait.c
 mkfifo go
-./running <go &
+./running <go >started &
 job=$!
 exec 3>go
+soon test -s started
 rm running && gcc -o running wait.c
 printf x >&3
 exec 3>&-
