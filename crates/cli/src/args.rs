@@ -265,6 +265,16 @@ pub(crate) struct Run {
     #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
     pub(crate) no_preload: bool,
 
+    /// Put small sequential writes of the program together in a buffer of SIZE for each file, and
+    /// read ahead by as much; 0: neither. Others see what was written after fsync, close or exit
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
+    pub(crate) io_buffer: Option<u64>,
+
+    /// Tune files by their paths: lines of FILE are PATTERN io-buffer=SIZE stripe-size=SIZE
+    /// stripe-count=N, of which the last one that matches counts; # begins a comment
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) tune: Option<PathBuf>,
+
     /// Copy SOURCE into the pool first, under its own name or as DESTINATION
     #[arg(long, value_name = "SOURCE[:DESTINATION]", value_hint = ValueHint::AnyPath)]
     pub(crate) stage_in: Vec<String>,
@@ -637,7 +647,7 @@ fn no_disk(_: &str) -> Result<String, String> {
     Err("not in this build: it comes with the disk tier; leave it away, pools are in memory".into())
 }
 
-fn stripe_size(text: &str) -> Result<u64, String> {
+pub(crate) fn stripe_size(text: &str) -> Result<u64, String> {
     use weir_core::layout::{STRIPE_SIZE_MAX, STRIPE_SIZE_MIN};
     let bytes = size::parse(text)?;
     if !(STRIPE_SIZE_MIN..=STRIPE_SIZE_MAX).contains(&bytes) || bytes % STRIPE_SIZE_MIN != 0 {

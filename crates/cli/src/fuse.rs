@@ -14,11 +14,11 @@ pub(crate) fn serve(
     pool_directory: &Path,
     directory: &Path,
     device: OwnedFd,
-    cache: bool,
+    options: MountOptions,
 ) -> Outcome<Session> {
     let pool = access.connect(Role::Mount)?;
     let pool_directory = Some(pool_directory.to_owned());
-    let options = MountOptions { caching: cache, pool_directory, ..MountOptions::default() };
+    let options = MountOptions { pool_directory, ..options };
     let session = weir_fuse::serve(pool, device, &options)
         .map_err(|error| Failure::from(error).with_status(status::UNAVAILABLE))?;
     // Until somebody asks, the kernel thinks that the directory is user 0's. In a user namespace

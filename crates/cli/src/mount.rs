@@ -128,7 +128,8 @@ fn keep(order: Order, channel: Option<&mut Channel>) -> Outcome<u8> {
     let pool = PoolDirectory { path: PathBuf::from(&order.pool) };
     let device = namespace::mount_public(&directory, order.allow_other)?;
     let unmounted = Unmount(&directory);
-    let session = fuse::serve(&order.access, &pool.path, &directory, device, order.cache)?;
+    let options = weir_fuse::MountOptions { caching: order.cache, ..Default::default() };
+    let session = fuse::serve(&order.access, &pool.path, &directory, device, options)?;
     let mounted = Mounted { directory: directory.clone(), process: Process::me()? };
     pool.change(|file| file.mounts.push(mounted.clone()))?;
     if let Some(channel) = channel {

@@ -20,6 +20,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
+use weir_fuse::MountOptions;
 
 /// How long what the program left running has to end by itself.
 const ORPHANS_GRACE: Duration = Duration::from_secs(2);
@@ -30,7 +31,7 @@ pub(super) enum Order {
     /// Mount there. If `weir run` dies, remove these directories and that of the pool.
     Mount { way: Way, directory: OsString, remove: Vec<OsString>, pool: OsString },
     /// Serve the mount from this pool.
-    Serve { access: pool::Access, cache: bool },
+    Serve { access: pool::Access, cache: bool, rules: Vec<weir_fuse::Rule> },
     /// Start the program, in this process group.
     Start { command: Vec<OsString>, variables: Vec<(String, OsString)>, group: i32 },
     /// Pass a signal on to the program.
@@ -138,12 +139,13 @@ impl Job {
                     self.mounted = Some(directory);
                     channel.send(&Word::Mounted)?;
                 }
-                Some(Order::Serve { access, cache }) => {
+                Some(Order::Serve { access, cache, rules }) => {
                     let (Some(device), Some(directory)) = (device.take(), &self.mounted) else {
                         return Err(Failure::say("serve: not mounted"));
                     };
+                    let options = MountOptions { caching: cache, rules, ..Default::default() };
                     self.session =
-                        Some(fuse::serve(&access, &self.pool, directory, device, cache)?);
+                        Some(fuse::serve(&access, &self.pool, directory, device, options)?);
                     channel.send(&Word::Serving)?;
                 }
                 Some(Order::Start { command, variables, group }) => {

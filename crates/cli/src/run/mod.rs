@@ -7,6 +7,7 @@
 pub(crate) mod job;
 mod preload;
 mod report;
+mod tuning;
 mod wishes;
 
 use crate::args;
@@ -54,7 +55,7 @@ pub(crate) fn run(options: &args::Run) -> Outcome<u8> {
     let mut run = Run::prepare(options, &wishes, signals)?;
     run.stage_in(&wishes)?;
     run.note(format_args!("pool {} at {}", run.pool_file.name, run.mount.display()));
-    let ended = run.attend()?;
+    let ended = run.attend(&wishes)?;
     run.finish(&wishes, ended)
 }
 
@@ -277,8 +278,12 @@ impl<'a> Run<'a> {
     }
 
     /// Starts the program and waits for its end, passing signals on and watching the servers.
-    fn attend(&mut self) -> Outcome<Ended> {
-        let order = Order::Serve { access: self.access(), cache: self.options.cache };
+    fn attend(&mut self, wishes: &Wishes) -> Outcome<Ended> {
+        let order = Order::Serve {
+            access: self.access(),
+            cache: self.options.cache,
+            rules: wishes.rules.clone(),
+        };
         self.send(&order)?;
         self.hear(Duration::from_secs(60))?;
         interruption()?;
@@ -289,7 +294,12 @@ impl<'a> Run<'a> {
         // Where the kernel caches, it reads what it has faster than anyone beside it.
         if !self.options.no_preload && !self.options.cache {
             match preload::variable() {
-                Ok(variable) => variables.push(variable),
+                Ok(variable) => {
+                    variables.push(variable);
+                    if tuning::buffers(&wishes.rules) {
+                        variables.push(("WEIR_IO_BUFFER".into(), "yes".into()));
+                    }
+                }
                 Err(cause) => self.note(format_args!(
                     "no preload library ({cause}): reads and writes take the kernel's way, at about half the rate"
                 )),

@@ -1,5 +1,6 @@
 //! What a run is asked to do.
 
+use super::tuning;
 use crate::args;
 use crate::failure::{Failure, Outcome, status};
 use crate::namespace;
@@ -12,6 +13,8 @@ use std::path::{Path, PathBuf};
 /// All that can be checked before anything is started.
 pub(super) struct Wishes {
     pub(super) plan: Plan,
+    /// What files are to be treated like.
+    pub(super) rules: Vec<weir_fuse::Rule>,
     /// Source and absolute destination in the pool.
     pub(super) stage_in: Vec<(PathBuf, PathBuf)>,
     /// Pattern in the pool, absolute; directory here.
@@ -46,7 +49,8 @@ impl Wishes {
             options.stage_in.iter().map(|text| parse_stage_in(text)).collect::<Outcome<_>>()?;
         let stage_out =
             options.stage_out.iter().map(|text| parse_stage_out(text)).collect::<Outcome<_>>()?;
-        Ok(Wishes { plan: Plan::of(&options.servers)?, stage_in, stage_out })
+        let rules = tuning::rules(options)?;
+        Ok(Wishes { plan: Plan::of(&options.servers)?, rules, stage_in, stage_out })
     }
 }
 
