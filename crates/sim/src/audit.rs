@@ -1,8 +1,10 @@
 //! After each round, when everything is mended: what is there must be what was done.
 
-use crate::model::linearizable;
-use crate::shared::{CELL_BYTES, CELL_STRIPE, CELLS};
-use crate::workload::{Mix, NameDoubt, Node, Worker, at};
+use crate::model::{XATTRS, Xattr};
+use crate::names::{NameDoubt, Node, xattr};
+use crate::order::{NAMES, NameEvent, NameOp, linearizable};
+use crate::shared::{CELL_BYTES, CELL_STRIPE, CELLS, HISTORY_MAX};
+use crate::workload::{Mix, Worker, at};
 use crate::world::lock;
 use std::collections::BTreeMap;
 use weir_core::error::{Code, Error, Result};
@@ -29,6 +31,7 @@ impl Worker {
             let kinds = |node: &Node| match node {
                 Node::Directory => FileKind::Directory,
                 Node::File(_) => FileKind::Regular,
+                Node::Symlink(_) => FileKind::Symlink,
             };
             let expected: BTreeMap<_, _> =
                 names.iter().map(|(name, node)| (name.clone(), kinds(node))).collect();
@@ -39,8 +42,10 @@ impl Worker {
                 return Ok(());
             }
             for (name, node) in &names {
-                if let Node::File(index) = *node {
-                    self.audit_file(place, index, &found[name]).await?;
+                match *node {
+                    Node::Directory => {}
+                    Node::File(index) => self.audit_file(place, index, &found[name]).await?,
+                    Node::Symlink(index) => self.audit_link(place, index, &found[name]).await?,
                 }
             }
         }
@@ -76,6 +81,10 @@ impl Worker {
                     (Some(Node::File(index)), Some(found)) => {
                         let ino = model.places[place].inos[*index];
                         found.kind == FileKind::Regular && ino.is_none_or(|ino| ino == found.ino)
+                    }
+                    (Some(Node::Symlink(index)), Some(found)) => {
+                        let ino = model.places[place].links[*index].ino;
+                        found.kind == FileKind::Symlink && ino.is_none_or(|ino| ino == found.ino)
                     }
                     _ => false,
                 };
@@ -166,8 +175,65 @@ impl Worker {
         Ok((file, attributes, bytes))
     }
 
+    async fn audit_link(&self, place: usize, index: usize, listed: &Attributes) -> Result<()> {
+        let text = self.fs.read_link(&self.who, listed.ino).await?;
+        let (expected, names) = {
+            let mut model = lock(&self.model);
+            let private = &mut model.places[place];
+            private.links[index].ino = Some(listed.ino);
+            let names = private.names_of(Node::Symlink(index));
+            (self.text(place, &private.links[index].target), names)
+        };
+        if text != expected.as_bytes() || listed.nlink as usize != names {
+            self.fail(|| {
+                format!(
+                    "auditor: p{place}: link {index} has {} names and leads to {}; must have \
+                     {names}, and lead to {expected}",
+                    listed.nlink,
+                    String::from_utf8_lossy(&text)
+                )
+            });
+        }
+        Ok(())
+    }
+
+    async fn audit_xattrs(&self, place: usize, index: usize, ino: Ino) -> Result<()> {
+        let mut listed = Vec::new();
+        for number in 0..XATTRS {
+            let found = match self.fs.xattr(&self.who, ino, &xattr(number)).await {
+                Ok(value) => Some(value),
+                Err(error) if error.code == Code::NoAttribute => None,
+                Err(error) => return Err(error),
+            };
+            if found.is_some() {
+                listed.extend_from_slice(&xattr(number));
+                listed.push(0);
+            }
+            let mut model = lock(&self.model);
+            let model = &mut model.places[place].files[index].xattrs[number];
+            let Xattr { value, doubt } = *model;
+            let mut possible = doubt.into_iter().chain([value]);
+            let is = possible.find(|value| value.map(|it| it.to_le_bytes().to_vec()) == found);
+            if let Some(is) = is {
+                *model = Xattr { value: is, doubt: None };
+            } else {
+                self.fail(|| {
+                    format!(
+                        "auditor: p{place} #{index}: x{number} is {found:?}: {value:?} {doubt:?}"
+                    )
+                });
+            }
+        }
+        let names = self.fs.list_xattr(&self.who, ino).await?;
+        if names != listed {
+            self.fail(|| format!("auditor: p{place} #{index}: attributes listed: {names:?}"));
+        }
+        Ok(())
+    }
+
     async fn audit_file(&self, place: usize, index: usize, listed: &Attributes) -> Result<()> {
-        let links = lock(&self.model).places[place].links(index) as u32;
+        self.audit_xattrs(place, index, listed.ino).await?;
+        let links = lock(&self.model).places[place].names_of(Node::File(index)) as u32;
         let (file, attributes, bytes) = match self.whole(listed.ino).await {
             Ok(read) => read,
             Err(error) => {
@@ -306,7 +372,13 @@ impl Worker {
     }
 
     async fn audit_shared_names(&self) -> Result<()> {
-        let ends = lock(&self.model).history.len() >= 40;
+        let ends = lock(&self.model).history.len() >= HISTORY_MAX;
+        for name in 0..NAMES {
+            let begin_us = self.now_us();
+            let found = self.find(&format!("shared/n{name}")).await?.map(|ino| ino.0);
+            let (end_us, op) = (Some(self.now_us()), NameOp::Lookup(name, found));
+            lock(&self.model).history.push(NameEvent { begin_us, end_us, op });
+        }
         let history = {
             let mut model = lock(&self.model);
             // Operations of this round that are still open can no longer take effect after it.
@@ -316,7 +388,7 @@ impl Worker {
             self.fail(|| format!("auditor: no order explains {history:#?}"));
         }
         if ends {
-            for name in 0..crate::model::NAMES {
+            for name in 0..NAMES {
                 match self.fs.unlink(&self.who, at(format!("shared/n{name}"))).await {
                     Err(error) if error.code != Code::NotFound => return Err(error),
                     _ => {}

@@ -57,6 +57,19 @@ pub(crate) struct FileModel {
     /// As set by utimens and not written since.
     pub(crate) mtime: Option<WallTime>,
     pub(crate) layout: Option<Layout>,
+    /// Extended attributes, by their numbers.
+    pub(crate) xattrs: [Xattr; XATTRS],
+}
+
+/// Extended attributes that a file may have.
+pub(crate) const XATTRS: usize = 3;
+
+/// One of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Xattr {
+    pub(crate) value: Option<u64>,
+    /// What it may have been changed to: nobody touches it until that is known.
+    pub(crate) doubt: Option<Option<u64>>,
 }
 
 /// What a reader may see of a file, as of when he began.
@@ -178,134 +191,9 @@ impl View {
     }
 }
 
-/// What somebody did with a shared name, and what came of it.
-#[derive(Clone, Debug)]
-pub(crate) enum NameOp {
-    /// Exclusive creation: the new file's number, or that it exists.
-    Create(usize, Option<u64>),
-    /// Whether it was there.
-    Unlink(usize, bool),
-    /// Whether the first was there.
-    Rename(usize, usize, bool),
-    /// What was there.
-    Lookup(usize, Option<u64>),
-}
-
-/// One operation on shared names.
-#[derive(Clone, Debug)]
-pub(crate) struct NameEvent {
-    pub(crate) begin_us: u64,
-    /// None: its outcome is not known; it may take effect at any time, or never.
-    pub(crate) end_us: Option<u64>,
-    pub(crate) op: NameOp,
-}
-
-/// Shared names.
-pub(crate) const NAMES: usize = 4;
-/// Stands for a file whose number nobody was told.
-const SOMETHING: u64 = u64::MAX;
-
-type Names = [Option<u64>; NAMES];
-
-/// Whether the operations can be put in an order in which each, taken at one moment between its
-/// beginning and its end, has the outcome that it had.
-pub(crate) fn linearizable(history: &[NameEvent]) -> bool {
-    assert!(history.len() <= 128, "a history fits into a set of 128 bits");
-    let mut seen = std::collections::BTreeSet::new();
-    search(history, 0, [None; NAMES], &mut seen)
-}
-
-fn search(
-    history: &[NameEvent],
-    done: u128,
-    names: Names,
-    seen: &mut std::collections::BTreeSet<(u128, Names)>,
-) -> bool {
-    let open = |i: &usize| done & (1 << i) == 0;
-    let certain = |i: &usize| history[*i].end_us.is_some();
-    let Some(first_end) =
-        (0..history.len()).filter(open).filter(certain).filter_map(|i| history[i].end_us).min()
-    else {
-        return true;
-    };
-    if !seen.insert((done, names)) {
-        return false;
-    }
-    for i in (0..history.len()).filter(open) {
-        // What began after another one had ended comes after it.
-        if history[i].begin_us > first_end {
-            continue;
-        }
-        if let Some(next) = step(&history[i], names)
-            && search(history, done | 1 << i, next, seen)
-        {
-            return true;
-        }
-    }
-    false
-}
-
-/// The names after an operation, if it can have had its outcome.
-fn step(event: &NameEvent, mut names: Names) -> Option<Names> {
-    let unknown = event.end_us.is_none();
-    match event.op {
-        NameOp::Create(name, made) => match (names[name], made) {
-            (None, Some(ino)) => names[name] = Some(ino),
-            (None, None) if unknown => names[name] = Some(SOMETHING),
-            (Some(_), None) => {}
-            _ => return None,
-        },
-        NameOp::Unlink(name, there) => {
-            if !unknown && names[name].is_some() != there {
-                return None;
-            }
-            names[name] = None;
-        }
-        NameOp::Rename(from, to, there) => {
-            if !unknown && names[from].is_some() != there {
-                return None;
-            }
-            if names[from].is_some() && from != to {
-                names[to] = names[from].take();
-            }
-        }
-        NameOp::Lookup(name, found) => {
-            let fits = match (names[name], found) {
-                (Some(SOMETHING), Some(_)) => true,
-                (is, found) => is == found,
-            };
-            if !fits {
-                return None;
-            }
-        }
-    }
-    Some(names)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn event(begin_us: u64, end_us: u64, op: NameOp) -> NameEvent {
-        NameEvent { begin_us, end_us: Some(end_us), op }
-    }
-
-    #[test]
-    fn histories_that_cannot_be_are_refused() {
-        let create = event(0, 10, NameOp::Create(0, Some(7)));
-        let second = event(5, 15, NameOp::Create(0, Some(8)));
-        assert!(linearizable(&[create.clone(), event(11, 12, NameOp::Lookup(0, Some(7)))]));
-        assert!(!linearizable(&[create.clone(), event(11, 12, NameOp::Lookup(0, None))]));
-        assert!(!linearizable(&[create.clone(), second.clone()]));
-        let unlink = event(5, 15, NameOp::Unlink(0, true));
-        assert!(linearizable(&[create.clone(), second, unlink.clone()]));
-        let rename = event(20, 30, NameOp::Rename(0, 1, true));
-        assert!(linearizable(&[create.clone(), rename.clone()]));
-        assert!(!linearizable(&[create.clone(), unlink.clone(), rename]));
-        let unknown = NameEvent { end_us: None, ..unlink };
-        assert!(linearizable(&[create.clone(), unknown.clone()]));
-        assert!(linearizable(&[create, unknown, event(20, 21, NameOp::Lookup(0, None))]));
-    }
 
     #[test]
     fn doubts_widen_what_may_be_seen_and_nothing_else() {

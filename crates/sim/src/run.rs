@@ -1,13 +1,14 @@
 //! One run: a pool is made, used while things go wrong, audited, swept, and must be empty then.
 
 use crate::client::SimRpc;
+use crate::names::Private;
 use crate::net::Host;
 use crate::planted::{Bug, Planted};
 use crate::rng::Rng;
 use crate::server::Equipment;
 use crate::shared::CELLS;
 use crate::sim::{Ended, Sim};
-use crate::workload::{Mix, Model, Private, Worker, at};
+use crate::workload::{Mix, Model, Worker, at};
 use crate::world::{Event, Fault, World, lock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};

@@ -1,18 +1,28 @@
 //! What several clients do to the same files and names at once, and what that may come to.
 
-use crate::model::{NAMES, NameEvent, NameOp};
-use crate::workload::{Node, Worker, at};
+use crate::names::Node;
+use crate::order::{Answer, How, NAMES, NameEvent, NameOp};
+use crate::workload::{Worker, at};
 use crate::world::lock;
 use std::collections::BTreeSet;
-use weir_core::error::Code;
+use weir_core::error::{Code, Error, Result};
+use weir_core::fs::Rpc;
 use weir_core::layout::Extent;
-use weir_core::wire::meta::{LayoutWish, OpenMode};
+use weir_core::types::Ino;
+use weir_core::wire::meta::{LayoutWish, OpenMode, Place};
 
 /// Cells of the shared file, and their size: each lies within one stripe.
 pub(crate) const CELLS: u64 = 12;
 pub(crate) const CELL_BYTES: usize = 6000;
 /// Stripe size of the shared file, one cell a stripe.
 pub(crate) const CELL_STRIPE: u64 = 8192;
+
+/// Operations on shared names in one history, and such of them as are under way or of unknown
+/// outcome: the search for an order is exponential.
+pub(crate) const HISTORY_MAX: usize = 60;
+const OPEN_MAX: usize = 8;
+/// Clients come to shared names at multiples of this: milliseconds.
+const MEETING_MS: u64 = 100;
 
 /// A write of a whole cell.
 #[derive(Clone, Debug)]
@@ -41,7 +51,7 @@ impl Worker {
             let private = &model.places[place];
             let files = private.names.values().filter_map(|node| match node {
                 Node::File(index) => Some((place, *index, private.inos[*index]?)),
-                Node::Directory => None,
+                _ => None,
             });
             let files: Vec<_> = files.collect();
             if files.is_empty() { None } else { Some(*self.rng.pick(&files)) }
@@ -228,72 +238,115 @@ impl Worker {
         }
     }
 
-    pub(crate) async fn shared_name(&mut self) {
+    /// Some operations on shared names, begun when others begin theirs.
+    pub(crate) async fn shared_names(&mut self) {
+        let now_ms = self.now_us() / 1000;
+        self.fs.rpc().sleep(MEETING_MS - now_ms % MEETING_MS).await;
+        for _ in 0..self.rng.between(1, 6) {
+            self.shared_name().await;
+        }
+    }
+
+    async fn shared_name(&mut self) {
         let (a, b) = (self.rng.below(NAMES as u64) as usize, self.rng.below(NAMES as u64) as usize);
-        let path = |name: usize| at(format!("shared/n{name}"));
-        let op = match self.rng.below(4) {
-            0 => NameOp::Create(a, None),
-            1 => NameOp::Unlink(a, false),
-            2 => NameOp::Rename(a, b, false),
+        let known = self.known_file();
+        let (how, file) = (*self.rng.pick(&[How::Replace, How::NoReplace, How::Exchange]), known);
+        let op = match (self.rng.below(12), file) {
+            (0..3, _) => NameOp::Create(a, None),
+            (3, _) => NameOp::Unlink(a, Answer::Done),
+            (4..8, _) => NameOp::Move(a, b, how, Answer::Done),
+            (8..10, Some(ino)) => NameOp::Link(ino, a, Answer::Done),
+            (10, Some(ino)) => NameOp::Count(ino, 0),
             _ => NameOp::Lookup(a, None),
         };
         let number = {
             let begin_us = self.now_us();
             let mut model = lock(&self.model);
-            // The search for an order is exponential: short histories.
-            if model.history.len() >= 40 {
+            let open = model.history.iter().filter(|event| event.end_us.is_none()).count();
+            if model.history.len() >= HISTORY_MAX || open >= OPEN_MAX {
                 return;
             }
-            // A lookup of unknown outcome says nothing, and is left out.
-            let op = op.clone();
-            model.history.push(NameEvent { begin_us, end_us: None, op });
+            model.history.push(NameEvent { begin_us, end_us: None, op: op.clone() });
             model.history.len() - 1
         };
-        let found = match op {
-            NameOp::Create(..) => {
-                let mode = OpenMode::WRITE;
-                let create =
-                    self.fs.create(&self.who, path(a), 0o600, true, mode, LayoutWish::default());
-                match self.op(|| format!("create shared n{a}"), create).await {
-                    Ok((file, attributes, _)) => {
-                        self.note(number, NameOp::Create(a, Some(attributes.ino.0)));
-                        if let Err(error) = self.op(|| format!("close n{a}"), file.close()).await {
-                            self.excuse(&error);
-                        }
-                        return;
-                    }
-                    Err(error) if error.code == Code::Exists => Ok(NameOp::Create(a, None)),
+        let ended = match op {
+            NameOp::Create(name, _) => self.create_shared(number, name).await,
+            NameOp::Unlink(name, _) => {
+                let unlink = self.fs.unlink(&self.who, shared(name));
+                let result = self.op(|| format!("unlink shared n{name}"), unlink).await;
+                answer(result).map(|answer| NameOp::Unlink(name, answer))
+            }
+            NameOp::Move(from, to, how, _) => {
+                let (no_replace, exchange) = (how == How::NoReplace, how == How::Exchange);
+                let (a, b) = (shared(from), shared(to));
+                let rename = self.fs.rename(&self.who, a, b, no_replace, exchange);
+                let result =
+                    self.op(|| format!("rename shared n{from} n{to} {how:?}"), rename).await;
+                answer(result).map(|answer| NameOp::Move(from, to, how, answer))
+            }
+            NameOp::Link(ino, to, _) => {
+                let link = self.fs.link(&self.who, Ino(ino), shared(to));
+                let result = self.op(|| format!("link inode {ino} shared n{to}"), link).await;
+                answer(result.map(drop)).map(|answer| NameOp::Link(ino, to, answer))
+            }
+            NameOp::Lookup(name, _) => {
+                let lookup = self.fs.lookup(&self.who, shared(name), false);
+                match self.op(|| format!("look up shared n{name}"), lookup).await {
+                    Ok(attributes) => Ok(NameOp::Lookup(name, Some(attributes.ino.0))),
+                    Err(error) if error.code == Code::NotFound => Ok(NameOp::Lookup(name, None)),
                     Err(error) => Err(error),
                 }
             }
-            NameOp::Unlink(..) => {
-                let unlink = self.fs.unlink(&self.who, path(a));
-                match self.op(|| format!("unlink shared n{a}"), unlink).await {
-                    Ok(()) => Ok(NameOp::Unlink(a, true)),
-                    Err(error) if error.code == Code::NotFound => Ok(NameOp::Unlink(a, false)),
-                    Err(error) => Err(error),
-                }
-            }
-            NameOp::Rename(..) => {
-                let rename = self.fs.rename(&self.who, path(a), path(b), false, false);
-                match self.op(|| format!("rename shared n{a} n{b}"), rename).await {
-                    Ok(()) => Ok(NameOp::Rename(a, b, true)),
-                    Err(error) if error.code == Code::NotFound => Ok(NameOp::Rename(a, b, false)),
-                    Err(error) => Err(error),
-                }
-            }
-            NameOp::Lookup(..) => {
-                let lookup = self.fs.lookup(&self.who, path(a), false);
-                match self.op(|| format!("look up shared n{a}"), lookup).await {
-                    Ok(attributes) => Ok(NameOp::Lookup(a, Some(attributes.ino.0))),
-                    Err(error) if error.code == Code::NotFound => Ok(NameOp::Lookup(a, None)),
+            NameOp::Count(ino, _) => {
+                let stat = self.fs.attributes(&self.who, Ino(ino));
+                match self.op(|| format!("stat inode {ino}"), stat).await {
+                    Ok(attributes) => Ok(NameOp::Count(ino, attributes.nlink)),
+                    Err(error) if error.code == Code::NotFound => Ok(NameOp::Count(ino, 0)),
                     Err(error) => Err(error),
                 }
             }
         };
-        match found {
+        match ended {
             Ok(op) => self.note(number, op),
             Err(error) => self.excuse(&error),
+        }
+    }
+
+    /// A file that has, or had, a shared name.
+    fn known_file(&mut self) -> Option<u64> {
+        let model = lock(&self.model);
+        let told = model.history.iter().filter_map(|event| match event.op {
+            NameOp::Create(_, ino) | NameOp::Lookup(_, ino) => ino,
+            _ => None,
+        });
+        let told: Vec<u64> = told.collect();
+        (!told.is_empty()).then(|| *self.rng.pick(&told))
+    }
+
+    /// Makes a file or a symbolic link.
+    async fn create_shared(&mut self, number: usize, name: usize) -> Result<NameOp> {
+        let path = shared(name);
+        if self.rng.chance(30) {
+            let symlink = self.fs.symlink(&self.who, path, b"anywhere");
+            return match self.op(|| format!("symlink shared n{name}"), symlink).await {
+                Ok(attributes) => Ok(NameOp::Create(name, Some(attributes.ino.0))),
+                Err(error) if error.code == Code::Exists => Ok(NameOp::Create(name, None)),
+                Err(error) => Err(error),
+            };
+        }
+        let (mode, wish) = (OpenMode::WRITE, LayoutWish::default());
+        let create = self.fs.create(&self.who, path, 0o600, true, mode, wish);
+        match self.op(|| format!("create shared n{name}"), create).await {
+            Ok((file, attributes, _)) => {
+                let made = NameOp::Create(name, Some(attributes.ino.0));
+                self.note(number, made.clone());
+                if let Err(error) = self.op(|| format!("close n{name}"), file.close()).await {
+                    self.excuse(&error);
+                }
+                Ok(made)
+            }
+            Err(error) if error.code == Code::Exists => Ok(NameOp::Create(name, None)),
+            Err(error) => Err(error),
         }
     }
 
@@ -301,7 +354,20 @@ impl Worker {
     fn note(&self, number: usize, op: NameOp) {
         let end_us = self.now_us();
         let event = &mut lock(&self.model).history[number];
-        event.end_us = Some(end_us);
+        event.end_us.get_or_insert(end_us);
         event.op = op;
+    }
+}
+
+fn shared(name: usize) -> Place {
+    at(format!("shared/n{name}"))
+}
+
+fn answer(result: Result<()>) -> Result<Answer> {
+    match result {
+        Ok(()) => Ok(Answer::Done),
+        Err(Error { code: Code::NotFound, .. }) => Ok(Answer::NotFound),
+        Err(Error { code: Code::Exists, .. }) => Ok(Answer::Exists),
+        Err(error) => Err(error),
     }
 }

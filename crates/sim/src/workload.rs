@@ -1,7 +1,9 @@
 //! What clients do, and what each of them must see.
 
 use crate::client::SimRpc;
-use crate::model::{Effect, FileModel, NameEvent};
+use crate::model::{Effect, FileModel};
+use crate::names::{Node, Private};
+use crate::order::NameEvent;
 use crate::rng::Rng;
 use crate::shared::{CellWrite, Race};
 use crate::world::{World, lock};
@@ -57,49 +59,6 @@ impl Mix {
             Mix::Rough => rough,
             Mix::Wreck => rough || wreck,
         }
-    }
-}
-
-/// What a name stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Node {
-    Directory,
-    /// Index into [`Private::files`].
-    File(usize),
-}
-
-/// An operation on names whose outcome is open: all of it happened, or nothing.
-pub(crate) type NameDoubt = Vec<(String, Option<Node>, Option<Node>)>;
-
-/// What one client alone changes: a directory of its own.
-#[derive(Debug, Default)]
-pub(crate) struct Private {
-    pub(crate) names: BTreeMap<String, Node>,
-    pub(crate) files: Vec<FileModel>,
-    pub(crate) inos: Vec<Option<Ino>>,
-    pub(crate) doubts: Vec<NameDoubt>,
-}
-
-impl Private {
-    fn usable(&self, path: &str) -> bool {
-        let parent = path.rsplit_once('/').map(|(parent, _)| parent);
-        let touched = |name: &str| self.doubts.iter().flatten().any(|(other, ..)| other == name);
-        let parent_is_there =
-            parent.is_none_or(|parent| self.names.get(parent) == Some(&Node::Directory));
-        !touched(path) && parent.is_none_or(|parent| !touched(parent)) && parent_is_there
-    }
-
-    pub(crate) fn apply(&mut self, doubt: &NameDoubt) {
-        for (name, _, after) in doubt {
-            match after {
-                Some(node) => self.names.insert(name.clone(), *node),
-                None => self.names.remove(name),
-            };
-        }
-    }
-
-    pub(crate) fn links(&self, file: usize) -> usize {
-        self.names.values().filter(|&&node| node == Node::File(file)).count()
     }
 }
 
@@ -192,15 +151,24 @@ impl Worker {
         }
     }
 
+    /// It can only have ended in this error, or in one that the story excuses.
+    pub(crate) fn expect_error(&self, code: Code, result: Result<()>) {
+        match result {
+            Ok(()) => self.unexpected("an operation was done", &format!("{code:?}")),
+            Err(error) if error.code == code => {}
+            Err(error) => self.excuse(&error),
+        }
+    }
+
     pub(crate) fn unexpected(&self, what: &str, expected: &str) {
         self.fail(|| format!("client {}: {what}, expected: {expected}", self.place));
     }
 
-    fn with<T>(&self, change: impl FnOnce(&mut Private) -> T) -> T {
+    pub(crate) fn with<T>(&self, change: impl FnOnce(&mut Private) -> T) -> T {
         change(&mut lock(&self.model).places[self.place])
     }
 
-    fn path(&self, name: &str) -> Place {
+    pub(crate) fn path(&self, name: &str) -> Place {
         at(format!("p{}/{name}", self.place))
     }
 
@@ -208,15 +176,6 @@ impl Worker {
         LayoutWish {
             stripe_size: Some(*self.rng.pick(&[4096, 8192, 65536])),
             stripe_count: Some(self.rng.between(1, 4) as u32),
-        }
-    }
-
-    fn name(&mut self) -> String {
-        let leaf = format!("f{}", self.rng.below(5));
-        match self.rng.below(4) {
-            0 => format!("d0/{leaf}"),
-            1 => format!("d1/{leaf}"),
-            _ => leaf,
         }
     }
 
@@ -242,18 +201,19 @@ impl Worker {
             }
             match self.rng.below(100) {
                 0..18 => self.create(&mut open).await,
-                18..44 => self.write(&mut open).await,
-                44..56 => self.read(&mut open).await,
-                56..60 => self.resize(&mut open).await,
-                60..63 => self.look(&mut open).await,
-                63..66 => self.close(&mut open).await,
-                66..72 => self.change_names().await,
-                72..75 => self.set_time().await,
-                75..79 => self.peek().await,
+                18..42 => self.write(&mut open).await,
+                42..53 => self.read(&mut open).await,
+                53..57 => self.resize(&mut open).await,
+                57..60 => self.look(&mut open).await,
+                60..63 => self.close(&mut open).await,
+                63..71 => self.change_names().await,
+                71..73 => self.set_time().await,
+                73..76 => self.attribute().await,
+                76..79 => self.peek().await,
                 79..88 => self.cell().await,
-                88..92 => self.append().await,
-                92..95 => self.race().await,
-                _ => self.shared_name().await,
+                88..91 => self.append().await,
+                91..94 => self.race().await,
+                _ => self.shared_names().await,
             }
         }
         while !open.is_empty() {
@@ -266,15 +226,26 @@ impl Worker {
             return self.close(open).await;
         }
         let name = self.name();
-        if !self.with(|private| private.usable(&name)) {
-            return;
-        }
         let exclusive = self.rng.chance(20);
         let truncate = self.rng.chance(20);
-        let before = self.with(|private| private.names.get(&name).copied());
+        let mode = OpenMode { truncate, ..OpenMode::READ_WRITE };
+        let wish = self.wish();
+        let create = self.fs.create(&self.who, self.path(&name), 0o644, exclusive, mode, wish);
+        let create = self
+            .op(|| format!("create {name} (exclusive {exclusive}, truncate {truncate})"), create);
+        let Some(end) = self.with(|private| private.resolve(&name)) else { return };
+        let end = match self.with(|private| private.names.contains_key(&name)) && exclusive {
+            true => Err(Code::Exists),
+            false => end,
+        };
+        let end = match end {
+            Ok(end) => end,
+            Err(code) => return self.expect_error(code, create.await.map(drop)),
+        };
+        let before = self.with(|private| private.names.get(&end).copied());
         let index = self.with(|private| match before {
             Some(Node::File(index)) => {
-                if truncate && !exclusive {
+                if truncate {
                     private.files[index].begin(&[Effect::Truncate(0)]);
                 }
                 index
@@ -283,22 +254,14 @@ impl Worker {
                 private.files.push(FileModel::default());
                 private.inos.push(None);
                 let index = private.files.len() - 1;
-                private.doubts.push(vec![(name.clone(), before, Some(Node::File(index)))]);
+                private.doubts.push(vec![(end, before, Some(Node::File(index)))]);
                 index
             }
         });
-        let mode = OpenMode { truncate, ..OpenMode::READ_WRITE };
-        let wish = self.wish();
-        let result = self
-            .op(
-                || format!("create {name} (exclusive {exclusive}, truncate {truncate})"),
-                self.fs.create(&self.who, self.path(&name), 0o644, exclusive, mode, wish),
-            )
-            .await;
         let existed = before.is_some();
-        match result {
+        match create.await {
             Ok((file, attributes, created)) => {
-                if created == existed || (existed && exclusive) {
+                if created == existed {
                     self.unexpected(&format!("create {name} gave created={created}"), "otherwise");
                 }
                 let size = self.with(|private| {
@@ -317,7 +280,6 @@ impl Worker {
                 }
                 open.push(Open { file, index });
             }
-            Err(error) if error.code == Code::Exists && existed && exclusive => {}
             Err(error) => self.excuse(&error),
         }
     }
@@ -512,7 +474,7 @@ impl Worker {
     fn check_attributes(&self, index: usize, attributes: &Attributes) {
         let (links, mtime, doubtful) = self.with(|private| {
             let file = &private.files[index];
-            (private.links(index), file.mtime, !private.doubts.is_empty())
+            (private.names_of(Node::File(index)), file.mtime, !private.doubts.is_empty())
         });
         if !doubtful && attributes.nlink as usize != links {
             self.unexpected(
@@ -536,8 +498,8 @@ impl Worker {
             return;
         }
         // Settled or not, what others are told is right.
-        let (linked, settled) =
-            self.with(|private| (private.links(index) > 0, private.doubts.is_empty()));
+        let (linked, settled) = self
+            .with(|private| (private.names_of(Node::File(index)) > 0, private.doubts.is_empty()));
         if linked && settled && self.rng.chance(40) {
             let view = self.with(|private| private.files[index].view());
             let stat = self.fs.attributes(&self.who, file.ino());
@@ -553,121 +515,8 @@ impl Worker {
         }
     }
 
-    async fn change_names(&mut self) {
-        let (from, to) = (self.name(), self.name());
-        let usable = self.with(|private| private.usable(&from) && private.usable(&to));
-        if !usable {
-            // The directories may be missing.
-            return self.directory().await;
-        }
-        let (here, there) = self
-            .with(|private| (private.names.get(&from).copied(), private.names.get(&to).copied()));
-        let (doubt, expected, result): (NameDoubt, Option<Code>, _) = match self.rng.below(4) {
-            0 => {
-                let doubt = vec![(from.clone(), here, None)];
-                let expected = here.is_none().then_some(Code::NotFound);
-                self.begin_names(&doubt, expected);
-                let unlink = self.fs.unlink(&self.who, self.path(&from));
-                (doubt, expected, self.op(|| format!("unlink {from}"), unlink).await)
-            }
-            1 => {
-                let ino = match here {
-                    Some(Node::File(index)) => self.with(|private| private.inos[index]),
-                    _ => None,
-                };
-                let Some(ino) = ino else { return self.directory().await };
-                let doubt = vec![(to.clone(), there, here)];
-                let expected = there.is_some().then_some(Code::Exists);
-                self.begin_names(&doubt, expected);
-                let link = self.fs.link(&self.who, ino, self.path(&to));
-                let link = async { link.await.map(drop) };
-                (doubt, expected, self.op(|| format!("link {from} {to}"), link).await)
-            }
-            kind => {
-                let no_replace = kind == 3;
-                let expected = match (here, there) {
-                    (None, _) => Some(Code::NotFound),
-                    (_, Some(_)) if no_replace => Some(Code::Exists),
-                    _ => None,
-                };
-                // Two names of one file: nothing happens.
-                let doubt = match here == there || from == to {
-                    true => vec![(from.clone(), here, here), (to.clone(), there, there)],
-                    false => vec![(from.clone(), here, None), (to.clone(), there, here)],
-                };
-                self.begin_names(&doubt, expected);
-                let (a, b) = (self.path(&from), self.path(&to));
-                let rename = self.fs.rename(&self.who, a, b, no_replace, false);
-                (doubt, expected, self.op(|| format!("rename {from} {to}"), rename).await)
-            }
-        };
-        self.end_names(&doubt, expected, result);
-    }
-
-    async fn directory(&mut self) {
-        let name = format!("d{}", self.rng.below(2));
-        if !self.with(|private| private.usable(&name)) {
-            return;
-        }
-        let here = self.with(|private| private.names.get(&name).copied());
-        if here.is_none() || self.rng.chance(20) {
-            let doubt = vec![(name.clone(), here, Some(Node::Directory))];
-            let expected = here.is_some().then_some(Code::Exists);
-            self.begin_names(&doubt, expected);
-            let make = self.fs.make_directory(&self.who, self.path(&name), 0o755);
-            let make = async { make.await.map(drop) };
-            let result = self.op(|| format!("mkdir {name}"), make).await;
-            self.end_names(&doubt, expected, result);
-        } else if self.rng.chance(30) {
-            let inside = format!("{name}/");
-            let (full, doubtful) = self.with(|private| {
-                let within = |other: &str| other.starts_with(&inside);
-                let doubtful = private.doubts.iter().flatten().any(|(other, ..)| within(other));
-                (private.names.keys().any(|other| within(other)), doubtful)
-            });
-            if doubtful {
-                return;
-            }
-            let doubt = vec![(name.clone(), here, None)];
-            let expected = full.then_some(Code::NotEmpty);
-            self.begin_names(&doubt, expected);
-            let remove = self.fs.remove_directory(&self.who, self.path(&name));
-            let result = self.op(|| format!("rmdir {name}"), remove).await;
-            self.end_names(&doubt, expected, result);
-        }
-    }
-
-    fn begin_names(&self, doubt: &NameDoubt, expected: Option<Code>) {
-        if expected.is_none() {
-            self.with(|private| private.doubts.push(doubt.clone()));
-        }
-    }
-
-    fn end_names(&self, doubt: &NameDoubt, expected: Option<Code>, result: Result<()>) {
-        match (result, expected) {
-            (Ok(()), None) => self.with(|private| {
-                private.doubts.pop();
-                private.apply(doubt);
-            }),
-            (Ok(()), Some(code)) => {
-                self.unexpected(&format!("{doubt:?} done"), &format!("{code:?}"))
-            }
-            (Err(error), Some(code)) if error.code == code => {}
-            (Err(error), _) => self.excuse(&error),
-        }
-    }
-
     async fn set_time(&mut self) {
-        let found = self.with(|private| {
-            // A file whose last name may be gone may be gone itself.
-            let certain = private.names.iter().rev().filter(|(name, _)| private.usable(name));
-            let mut files = certain.filter_map(|(_, node)| match node {
-                Node::File(index) => Some((*index, private.inos[*index]?)),
-                Node::Directory => None,
-            });
-            files.next()
-        });
-        let Some((index, ino)) = found else { return };
+        let Some((index, ino)) = self.with(|private| private.certain_file()) else { return };
         let time = WallTime(1_000_000_000_000 + self.rng.below(1 << 50) as i64);
         let changes = Changes { mtime: Some(SetTime::To(time)), ..Changes::default() };
         self.with(|private| private.files[index].mtime = None);
