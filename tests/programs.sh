@@ -80,7 +80,7 @@ finish() {
 trap finish EXIT
 
 # What cases are given: data, and programs of ours.
-export PROGRAMS INPUT=$work/input BIN=$work/bin WEIR_HOME=$work/home
+export WEIR_COMMAND=$weir PROGRAMS INPUT=$work/input BIN=$work/bin WEIR_HOME=$work/home
 # The packages' own programs, and what they know of.
 export PATH=/usr/bin:/bin:$PATH LC_ALL=C HOME=$work PYTHONDONTWRITEBYTECODE=1
 unset WEIR_POOL WEIR_MOUNT
