@@ -3,14 +3,15 @@
 use crate::attributes::{file_type, set_time, to_kernel};
 use crate::credentials::allows;
 use crate::directory::Directory;
+use crate::locks::to_lock;
 use crate::shared::{Open, Shared, errno, without_privileges};
 use crate::statistics::Operation;
 use fuser::{
     AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, FileType, Filesystem,
     FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags,
     PollEvents, PollFlags, PollNotifier, RenameFlags, ReplyAttr, ReplyBmap, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyPoll,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyDirectory, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLock, ReplyLseek, ReplyOpen,
+    ReplyPoll, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use std::cell::RefCell;
 use std::ffi::OsStr;
@@ -56,6 +57,8 @@ impl Filesystem for WeirFilesystem {
             | InitFlags::FUSE_ASYNC_DIO
             | InitFlags::FUSE_MAX_PAGES
             | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP
+            | InitFlags::FUSE_POSIX_LOCKS
+            | InitFlags::FUSE_FLOCK_LOCKS
             // We end set-user-id and set-group-id: the kernel would ask in the name of who writes,
             // who may not change modes.
             | InitFlags::FUSE_HANDLE_KILLPRIV_V2;
@@ -73,6 +76,7 @@ impl Filesystem for WeirFilesystem {
     }
 
     fn destroy(&mut self) {
+        self.0.locks.end(&self.0);
         // The kernel does not say so of each when a mount ends.
         let left = self.0.files.drain();
         let close = async {
@@ -397,14 +401,14 @@ impl Filesystem for WeirFilesystem {
     fn flush(
         &self,
         _request: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         _handle: FileHandle,
-        _lock_owner: LockOwner,
+        lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
-        // What was written is stored already. The kernel asks no more after this answer, and still
-        // writes mapped pages back.
-        reply.error(Errno::ENOSYS);
+        // What was written is stored already.
+        self.0.flushed(Ino(ino.0), lock_owner.0);
+        reply.ok();
     }
 
     fn release(
@@ -423,6 +427,7 @@ impl Filesystem for WeirFilesystem {
         if let Some(lender) = &self.0.lender {
             lender.closed(ino.0, || self.0.files.any(|open| open.file.ino().0 == ino.0));
         }
+        self.0.released(handle.0, &open);
         let (result, time) = self.0.timed(Operation::Close, open.file.close());
         open.counters.closed(time);
         done(result, reply);
@@ -438,6 +443,50 @@ impl Filesystem for WeirFilesystem {
     ) {
         let sync = |open: Arc<Open>| async move { open.file.sync().await };
         done(self.0.on_file(Operation::Sync, handle, sync), reply);
+    }
+
+    fn getlk(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        reply: ReplyLock,
+    ) {
+        let Some(open) = self.0.files.find(handle.0) else {
+            return reply.error(Errno::EBADF);
+        };
+        let owner = (handle.0, lock_owner.0);
+        let lock = to_lock(request, Ino(ino.0), owner, (start, end), typ, pid);
+        self.0.find_lock(&open, lock, reply);
+    }
+
+    fn setlk(
+        &self,
+        request: &Request,
+        ino: INodeNo,
+        handle: FileHandle,
+        lock_owner: LockOwner,
+        start: u64,
+        end: u64,
+        typ: i32,
+        pid: u32,
+        sleep: bool,
+        reply: ReplyEmpty,
+    ) {
+        let Some(open) = self.0.files.find(handle.0) else {
+            return reply.error(Errno::EBADF);
+        };
+        let owner = (handle.0, lock_owner.0);
+        let lock = to_lock(request, Ino(ino.0), owner, (start, end), typ, pid);
+        if typ == libc::F_UNLCK {
+            return self.0.let_go(lock, reply);
+        }
+        self.0.take_lock(request, (handle.0, &open), lock, sleep, reply);
     }
 
     fn opendir(&self, request: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {

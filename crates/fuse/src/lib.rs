@@ -12,9 +12,11 @@ mod directory;
 mod filesystem;
 mod handles;
 mod ioctl;
+mod locks;
 mod names;
 mod session;
 mod shared;
+mod signals;
 mod statistics;
 mod tuning;
 

@@ -107,6 +107,8 @@ fn start(
     session: fuser::Session<WeirFilesystem>,
     mounted: Option<Mounted>,
 ) -> Result<Session> {
+    // Nobody else sets it.
+    let _ = shared.notifier.set(session.notifier());
     let thread = std::thread::Builder::new()
         .name("weir-mount".to_owned())
         .spawn(move || session.run())

@@ -6,16 +6,20 @@ use crate::credentials::{self, Groups, allows};
 use crate::directory::Directory;
 use crate::handles::Handles;
 use crate::ioctl::Lender;
+use crate::locks::Locks;
 use crate::names::Names;
 use crate::session::MountOptions;
 use crate::statistics::{Counters, FileCounters, Operation, Statistics};
 use crate::tuning::Tuning;
-use fuser::{Errno, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyEntry, Request};
+use fuser::{
+    Errno, FileHandle, FopenFlags, Generation, INodeNo, Notifier, ReplyAttr, ReplyEntry, Request,
+};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::future::Future;
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use weir_client::{Net, Pool};
 use weir_core::error::{Code, Error, Result};
@@ -40,6 +44,9 @@ pub(crate) struct Shared {
     pub(crate) directories: Handles<Directory>,
     pub(crate) names: Names,
     pub(crate) cached: Cached,
+    pub(crate) locks: Locks,
+    /// Tells the kernel what changed.
+    pub(crate) notifier: OnceLock<Notifier>,
     groups: Groups,
     /// None: files are not lent.
     pub(crate) lender: Option<Lender>,
@@ -54,6 +61,8 @@ pub(crate) struct Open {
     /// Whether it was made set-user-id or set-group-id since it was last known that a write need
     /// not end that. What other mounts make of it is not seen.
     pub(crate) privileged: AtomicBool,
+    /// Who has asked for locks through it.
+    pub(crate) lock_owners: Mutex<BTreeSet<u64>>,
 }
 
 /// The superuser, for what follows from a permission that was given before.
@@ -88,6 +97,8 @@ impl Shared {
             directories: Handles::new(),
             names: Names::default(),
             cached: Cached::default(),
+            locks: Locks::default(),
+            notifier: OnceLock::new(),
             groups: Groups::default(),
             lender: options.pool_directory.as_deref().and_then(Lender::new),
             tuning: Tuning::new(&options.rules)?,
@@ -207,7 +218,8 @@ impl Shared {
         let counters = self.counters.file(self.names.path(ino));
         counters.opened(time);
         let privileged = AtomicBool::new(without_privileges(attributes.mode).is_some());
-        let handle = self.files.insert(Open { file, counters, privileged });
+        let lock_owners = Mutex::default();
+        let handle = self.files.insert(Open { file, counters, privileged, lock_owners });
         // The kernel would cache appended bytes where it believes the file's end to be.
         let direct = !self.caching || flags & libc::O_APPEND != 0;
         let treatment = match direct {

@@ -97,7 +97,7 @@ operations! {
     Close "release" Sync "fsync" OpenDirectory "opendir" ReadDirectory "readdir"
     StatFs "statfs" SetXattr "setxattr" GetXattr "getxattr" ListXattr "listxattr"
     RemoveXattr "removexattr" Access "access" Seek "lseek" Allocate "fallocate"
-    Copy "copy_file_range"
+    Copy "copy_file_range" Lock "setlk" Unlock "unlock" FindLock "getlk"
 }
 
 /// Counters of one path.

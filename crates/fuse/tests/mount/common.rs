@@ -29,10 +29,21 @@ pub(crate) fn timing() -> Timing {
 pub(crate) struct TestPool {
     pub(crate) servers: Vec<Server>,
     address: PoolAddress,
+    timing: Timing,
 }
 
 impl TestPool {
     pub(crate) fn new(servers: usize, memory: u64) -> TestPool {
+        TestPool::with(servers, memory, timing(), str::to_owned)
+    }
+
+    /// `reached` says by which address clients reach a server.
+    pub(crate) fn with(
+        servers: usize,
+        memory: u64,
+        timing: Timing,
+        reached: impl Fn(&str) -> String,
+    ) -> TestPool {
         let secret = Secret::from_bytes([7; 32]);
         let start = |_| {
             Server::start(ServerOptions {
@@ -42,12 +53,12 @@ impl TestPool {
                 metadata_dir: None,
                 secret: secret.clone(),
                 threads: 1,
-                timing: timing(),
+                timing: timing.clone(),
             })
             .expect("server starts")
         };
         let servers: Vec<Server> = (0..servers).map(start).collect();
-        let addresses: Vec<_> = servers.iter().map(|s| s.address().to_string()).collect();
+        let addresses: Vec<_> = servers.iter().map(|s| reached(&s.address().to_string())).collect();
         let options = FormOptions {
             name: "test".to_owned(),
             // SAFETY: these calls do nothing but answer.
@@ -57,16 +68,22 @@ impl TestPool {
             stripe_size: 64 * 1024,
             stripe_count: 0,
         };
-        form(&addresses, &secret, &options, &TestPool::options()).expect("pool forms");
-        TestPool { servers, address: PoolAddress { servers: addresses, secret, role: Role::Mount } }
-    }
-
-    fn options() -> ConnectOptions {
-        ConnectOptions { timing: timing(), ..ConnectOptions::default() }
+        let connect = ConnectOptions { timing: timing.clone(), ..ConnectOptions::default() };
+        form(&addresses, &secret, &options, &connect).expect("pool forms");
+        let address = PoolAddress { servers: addresses, secret, role: Role::Mount };
+        TestPool { servers, address, timing }
     }
 
     pub(crate) fn connect(&self) -> Pool {
-        Pool::connect(&self.address, &TestPool::options()).expect("pool connects")
+        TestPool::connect_to(self.address.servers.clone(), self.timing.clone())
+    }
+
+    /// As another process does.
+    pub(crate) fn connect_to(servers: Vec<String>, timing: Timing) -> Pool {
+        let secret = Secret::from_bytes([7; 32]);
+        let address = PoolAddress { servers, secret, role: Role::Mount };
+        let options = ConnectOptions { timing, ..ConnectOptions::default() };
+        Pool::connect(&address, &options).expect("pool connects")
     }
 
     pub(crate) fn mount(&self, options: &MountOptions) -> Mounted {

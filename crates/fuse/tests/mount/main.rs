@@ -3,5 +3,6 @@
 mod common;
 mod corners;
 mod history;
+mod locks;
 mod pool;
 mod posix;

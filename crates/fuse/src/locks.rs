@@ -1,0 +1,605 @@
+//! Locks of the programs on this mount, which hold against those of all other mounts.
+//!
+//! The pool keeps them; here is noted who may have some, so that they go when he closes the file or
+//! dies: range locks of a process with any of its descriptors of the file (the kernel sends a flush
+//! then), all others with the last descriptor of the opening that they were made through.
+//!
+//! A program that waits for a lock occupies none of the mount's threads: its reply is kept here, and
+//! one thread, [`attend`], waits for the news of all of them, watches for signals that end a wait, and
+//! makes good what could not be told to the pool because it did not answer.
+
+use crate::shared::{Open, Shared, errno};
+use crate::signals::Watch;
+use crate::statistics::Operation;
+use fuser::{Errno, INodeNo, ReplyEmpty, ReplyLock, Request};
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use weir_core::error::{Code, Error, Result};
+use weir_core::fs::Rpc;
+use weir_core::types::Ino;
+use weir_core::wire::meta::{LOCK_END_MAX, Lock, LockEnded, LockKind};
+
+/// How often [`attend`] looks around while somebody waits: milliseconds.
+const TICK_MS: u64 = 50;
+/// How rarely the signals of those are looked at who have waited for long.
+const LOOK_MAX: Duration = Duration::from_millis(250);
+/// Pause before the pool is told again what it did not take.
+const DEBT_PAUSE: Duration = Duration::from_secs(1);
+/// What the pool is still to be told. Beyond that its own lease has to clean up after this mount.
+const DEBTS_MAX: usize = 16 * 1024;
+
+/// Who can have locks: a file and the kernel's number of an owner.
+type Holder = (Ino, u64);
+
+/// What one owner may have locked of a file.
+#[derive(Debug, Default)]
+struct Held {
+    range: bool,
+    whole: bool,
+    /// Requests under way.
+    asking: usize,
+    /// Through which openings.
+    handles: BTreeSet<u64>,
+}
+
+impl Held {
+    fn kind(&mut self, kind: LockKind) -> &mut bool {
+        match kind {
+            LockKind::Range => &mut self.range,
+            LockKind::Whole => &mut self.whole,
+        }
+    }
+
+    fn is_nothing(&self) -> bool {
+        !self.range && !self.whole && self.asking == 0
+    }
+}
+
+/// A program that waits.
+struct Waiting {
+    reply: ReplyEmpty,
+    lock: Lock,
+    since: Instant,
+    look: Instant,
+    signals: Watch,
+    /// The pool knows of it.
+    queued: bool,
+    /// It is being given up, because of a signal.
+    leaving: bool,
+}
+
+/// What the pool is to be told: that nobody wants this lock any more, nor waits for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Debt {
+    lock: Lock,
+    ticket: Option<u64>,
+}
+
+#[derive(Default)]
+struct State {
+    ticket_last: u64,
+    held: HashMap<Holder, Held>,
+    waits: BTreeMap<u64, Waiting>,
+    debts: Vec<Debt>,
+    over: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Locks {
+    state: Mutex<State>,
+    /// There is something to attend to.
+    bell: Condvar,
+}
+
+/// Whether the pool did not do what it was asked for, as far as this error tells.
+fn is_refusal(code: Code) -> bool {
+    use Code::{BadHandle, Deadlock, Invalid, NoLocks, TooMany, WouldBlock};
+    matches!(code, WouldBlock | Deadlock | NoLocks | BadHandle | Invalid | TooMany)
+}
+
+fn everything(ino: Ino, kind: LockKind, owner: u64) -> Lock {
+    Lock { ino, kind, owner, pid: 0, start: 0, end: LOCK_END_MAX, exclusive: true }
+}
+
+/// Bytes of a request's header, and of a request for a lock after it (`fuse_lk_in`).
+const HEADER_BYTES: usize = 40;
+const LOCK_BYTES: usize = 48;
+const FUSE_SETLK: u32 = 32;
+const FUSE_SETLKW: u32 = 33;
+const FUSE_LK_FLOCK: u32 = 1;
+
+/// Of which kind the lock is that a SETLK asks for. fuser hands on all of the request, `asked` (the
+/// handle, owner, first and last byte), but not the flags, which alone tell flock from fcntl: they are
+/// read where they are, in the bytes behind the header. If those are not what is expected there, it
+/// is fcntl.
+fn kind_of(request: &Request, asked: [u64; 4]) -> LockKind {
+    const { assert!(size_of::<Request>() == HEADER_BYTES && align_of::<Request>() >= 8) }
+    let header = std::ptr::from_ref(request).cast::<u32>();
+    // SAFETY: a `Request` is the kernel's header and nothing else: length and opcode are its first
+    // two words.
+    let (length, opcode) = unsafe { (header.read(), header.add(1).read()) };
+    if length as usize != HEADER_BYTES + LOCK_BYTES || ![FUSE_SETLK, FUSE_SETLKW].contains(&opcode)
+    {
+        return LockKind::Range;
+    }
+    let body = std::ptr::with_exposed_provenance::<u64>(header.expose_provenance() + HEADER_BYTES);
+    // SAFETY: fuser refers to a request in the buffer that the kernel has filled, whose address
+    // read(2) has been given, at its beginning, aligned to 8 bytes; so many bytes came as the header
+    // says, or fuser would not have come here; the buffer is not changed until we return.
+    let words = unsafe { body.cast::<[u64; LOCK_BYTES / 8]>().read() };
+    let [a, b, c, d, ..] = words[5].to_ne_bytes();
+    let flags = u32::from_ne_bytes([a, b, c, d]);
+    match words.starts_with(&asked) && flags & FUSE_LK_FLOCK != 0 {
+        true => LockKind::Whole,
+        false => LockKind::Range,
+    }
+}
+
+/// The kernel's way to say a lock, in ours. `typ` is F_RDLCK, F_WRLCK or F_UNLCK.
+pub(crate) fn to_lock(
+    request: &Request,
+    ino: Ino,
+    (handle, owner): (u64, u64),
+    (first, last): (u64, u64),
+    typ: i32,
+    pid: u32,
+) -> Lock {
+    Lock {
+        ino,
+        kind: kind_of(request, [handle, owner, first, last]),
+        owner,
+        pid,
+        start: first,
+        end: last.saturating_add(1).min(LOCK_END_MAX),
+        exclusive: typ == libc::F_WRLCK,
+    }
+}
+
+impl State {
+    fn owes(&self, holder: Holder) -> bool {
+        self.debts.iter().any(|debt| (debt.lock.ino, debt.lock.owner) == holder)
+    }
+
+    fn owe(&mut self, debt: Debt) {
+        if self.debts.len() >= DEBTS_MAX {
+            tracing::warn!(?debt, "a lock is left to the lease");
+        } else if !self.debts.contains(&debt) {
+            self.debts.push(debt);
+        }
+    }
+
+    /// A request for a lock has ended; whether its owner may hold it now.
+    fn asked(&mut self, lock: &Lock, may_hold: bool) {
+        let holder = (lock.ino, lock.owner);
+        let Some(held) = self.held.get_mut(&holder) else { return };
+        held.asking -= 1;
+        *held.kind(lock.kind) |= may_hold;
+        if held.is_nothing() {
+            self.held.remove(&holder);
+        }
+    }
+
+    /// Takes a wait out, with how its lock ended.
+    fn finish(&mut self, ticket: u64, may_hold: bool) -> Option<Waiting> {
+        let wait = self.waits.remove(&ticket)?;
+        self.asked(&wait.lock, may_hold);
+        Some(wait)
+    }
+}
+
+impl Locks {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing below panics between two changes that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Before a lock is asked for.
+    fn ask(&self, open: &Open, handle: u64, lock: &Lock) -> Result<()> {
+        let mut state = self.lock();
+        let holder = (lock.ino, lock.owner);
+        if state.owes(holder) {
+            let cause = "the pool has not heard yet that an older lock was let go";
+            return Err(Error::because(Code::ServerLost, cause));
+        }
+        let held = state.held.entry(holder).or_default();
+        held.asking += 1;
+        held.handles.insert(handle);
+        open.lock_owners.lock().unwrap_or_else(PoisonError::into_inner).insert(lock.owner);
+        Ok(())
+    }
+
+    /// Has a thread attend to those who wait and to debts.
+    fn ring(&self, shared: &Arc<Shared>) -> Result<()> {
+        let mut state = self.lock();
+        if state.thread.is_none() && !state.over {
+            let shared = shared.clone();
+            let run = move || shared.locks.run(&shared);
+            let thread = std::thread::Builder::new().name("weir-locks".to_owned()).spawn(run);
+            state.thread = Some(thread.map_err(|error| {
+                Error::because(Code::NoLocks, format!("no thread: {error}")).on("wait for", "lock")
+            })?);
+        }
+        drop(state);
+        self.bell.notify_all();
+        Ok(())
+    }
+
+    fn run(&self, shared: &Shared) {
+        loop {
+            let state = self.lock();
+            let idle =
+                |state: &mut State| !state.over && state.waits.is_empty() && state.debts.is_empty();
+            let state = self.bell.wait_while(state, idle);
+            if state.unwrap_or_else(PoisonError::into_inner).over {
+                return;
+            }
+            shared.pool.run(attend(shared));
+        }
+    }
+
+    /// The mount has ended: what is left goes.
+    pub(crate) fn end(&self, shared: &Shared) {
+        let (thread, left) = {
+            let mut state = self.lock();
+            state.over = true;
+            state.waits.clear();
+            (state.thread.take(), std::mem::take(&mut state.held))
+        };
+        self.bell.notify_all();
+        if let Some(thread) = thread {
+            // It has told of its panic itself, if it had one.
+            let _ = thread.join();
+        }
+        let left = left.into_iter().flat_map(|((ino, owner), held)| {
+            let kinds = [(held.range, LockKind::Range), (held.whole, LockKind::Whole)];
+            kinds
+                .into_iter()
+                .filter(|(held, _)| *held)
+                .map(move |(_, kind)| shared.fs().unlock(everything(ino, kind, owner)))
+        });
+        for error in shared.pool.run(join_all(left)).into_iter().filter_map(Result::err) {
+            tracing::debug!(%error, "unlock at the end of a mount failed");
+        }
+    }
+}
+
+impl Shared {
+    /// The kernel's F_SETLK and F_SETLKW, and flock(2).
+    pub(crate) fn take_lock(
+        self: &Arc<Self>,
+        request: &Request,
+        (handle, open): (u64, &Open),
+        lock: Lock,
+        wait: bool,
+        reply: ReplyEmpty,
+    ) {
+        if let Err(error) = self.locks.ask(open, handle, &lock) {
+            return reply.error(errno(&error));
+        }
+        let ask = |ticket| {
+            let begun = Instant::now();
+            let result = self.pool.run(open.file.take_lock(lock, ticket));
+            self.counters.operation(Operation::Lock, begun.elapsed(), result.is_err());
+            result
+        };
+        if !wait {
+            let result = ask(None);
+            let refused = result.as_ref().is_err_and(|error| is_refusal(error.code));
+            self.locks.lock().asked(&lock, !refused);
+            return match result {
+                Ok(_) => self.granted(lock.ino, reply),
+                Err(error) => reply.error(errno(&error)),
+            };
+        }
+        // Before it is asked for: the news may come before the answer.
+        let ticket = {
+            let mut state = self.locks.lock();
+            state.ticket_last += 1;
+            let ticket = state.ticket_last;
+            let now = Instant::now();
+            let signals = Watch::new(request.pid());
+            let (queued, leaving) = (false, false);
+            let waiting = Waiting { reply, lock, since: now, look: now, signals, queued, leaving };
+            state.waits.insert(ticket, waiting);
+            ticket
+        };
+        let result = ask(Some(ticket)).and_then(|held| {
+            if !held {
+                self.locks.ring(self)?;
+            }
+            Ok(held)
+        });
+        let mut state = self.locks.lock();
+        match result {
+            Ok(true) => {
+                let wait = state.finish(ticket, true);
+                drop(state);
+                if let Some(wait) = wait {
+                    self.granted(lock.ino, wait.reply);
+                }
+            }
+            Ok(false) => {
+                if let Some(wait) = state.waits.get_mut(&ticket) {
+                    wait.queued = true;
+                }
+            }
+            Err(error) => {
+                let refused = is_refusal(error.code);
+                if let Some(wait) = state.finish(ticket, !refused) {
+                    wait.reply.error(errno(&error));
+                    if !refused {
+                        state.owe(Debt { lock, ticket: Some(ticket) });
+                        drop(state);
+                        // Without a thread the lease has to do.
+                        let _ = self.locks.ring(self);
+                    }
+                }
+            }
+        }
+    }
+
+    /// A program has its lock. What the kernel believes of the file was perhaps true before: who has
+    /// a lock must see what others did while they had theirs.
+    fn granted(&self, ino: Ino, reply: ReplyEmpty) {
+        if self.caching
+            && let Some(notifier) = self.notifier.get()
+        {
+            // Not the pages themselves, for which this might have to wait: finding the file changed,
+            // the kernel does that. It fails where nothing is cached.
+            let _ = notifier.inval_inode(INodeNo(ino.0), -1, 0);
+        }
+        reply.ok();
+    }
+
+    /// Lets go of what its owner has of this lock. What the pool does not hear now, it is told later.
+    pub(crate) fn let_go(self: &Arc<Self>, lock: Lock, reply: ReplyEmpty) {
+        let may_hold = {
+            let mut state = self.locks.lock();
+            let held = state.held.get_mut(&(lock.ino, lock.owner));
+            held.is_some_and(|held| *held.kind(lock.kind))
+        };
+        match may_hold.then(|| self.unlock(lock)) {
+            // Too many locks: one in the middle of another makes three of it.
+            Some(Err(error)) => reply.error(errno(&error)),
+            _ => reply.ok(),
+        }
+    }
+
+    /// Fails only where the pool refuses, never where it does not answer.
+    fn unlock(self: &Arc<Self>, lock: Lock) -> Result<()> {
+        let begun = Instant::now();
+        let result = self.pool.run(self.fs().unlock(lock));
+        self.counters.operation(Operation::Unlock, begun.elapsed(), result.is_err());
+        match result {
+            Err(error) if !is_refusal(error.code) => {
+                tracing::debug!(%error, "a lock is let go later");
+                self.locks.lock().owe(Debt { lock, ticket: None });
+                // Without a thread the lease has to do.
+                let _ = self.locks.ring(self);
+                Ok(())
+            }
+            result => result,
+        }
+    }
+
+    fn unlock_all(self: &Arc<Self>, ino: Ino, kind: LockKind, owner: u64) {
+        // To let go of everything is not refused.
+        let _ = self.unlock(everything(ino, kind, owner));
+    }
+
+    /// A process has closed a descriptor of a file: its range locks go.
+    pub(crate) fn flushed(self: &Arc<Self>, ino: Ino, owner: u64) {
+        let held = {
+            let mut state = self.locks.lock();
+            let Some(held) = state.held.get_mut(&(ino, owner)) else { return };
+            let range = std::mem::take(&mut held.range);
+            if held.is_nothing() {
+                state.held.remove(&(ino, owner));
+            }
+            range
+        };
+        if held {
+            self.unlock_all(ino, LockKind::Range, owner);
+        }
+    }
+
+    /// The last descriptor of an opening is closed: locks made through it go.
+    pub(crate) fn released(self: &Arc<Self>, handle: u64, open: &Open) {
+        let ino = open.file.ino();
+        let owners =
+            std::mem::take(&mut *open.lock_owners.lock().unwrap_or_else(PoisonError::into_inner));
+        for owner in owners {
+            let (range, whole) = {
+                let mut state = self.locks.lock();
+                let Some(held) = state.held.get_mut(&(ino, owner)) else { continue };
+                if !held.handles.remove(&handle) || !held.handles.is_empty() {
+                    continue;
+                }
+                let kinds = (std::mem::take(&mut held.range), std::mem::take(&mut held.whole));
+                if held.is_nothing() {
+                    state.held.remove(&(ino, owner));
+                }
+                kinds
+            };
+            if range {
+                self.unlock_all(ino, LockKind::Range, owner);
+            }
+            if whole {
+                self.unlock_all(ino, LockKind::Whole, owner);
+            }
+        }
+    }
+
+    /// The kernel's F_GETLK.
+    pub(crate) fn find_lock(&self, open: &Open, lock: Lock, reply: ReplyLock) {
+        match self.run(Operation::FindLock, open.file.find_lock(lock)) {
+            Ok(Some(Lock { start, end, exclusive, pid, .. })) => {
+                let kind = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+                reply.locked(start, end - 1, kind, pid);
+            }
+            Ok(None) => reply.locked(lock.start, lock.end - 1, libc::F_UNLCK, 0),
+            Err(errno) => reply.error(errno),
+        }
+    }
+}
+
+/// Something that [`attend`] waited for.
+enum Event {
+    News(Result<Vec<LockEnded>>),
+    Left(u64, Result<bool>),
+    Paid(Debt, Result<()>),
+    Tick,
+}
+
+type Work<'a> = Pin<Box<dyn Future<Output = Event> + Send + 'a>>;
+
+/// Sees to those who wait and to debts, until there are none.
+async fn attend(shared: &Shared) {
+    let (fs, locks) = (shared.fs(), &shared.locks);
+    let mut work: FuturesUnordered<Work<'_>> = FuturesUnordered::new();
+    let mut known = Vec::new();
+    let (mut asking, mut paying, mut ticking) = (false, false, false);
+    let mut debt_due = Instant::now();
+    loop {
+        let (queued, signalled, debt) = {
+            let mut state = locks.lock();
+            let idle = state.waits.is_empty() && state.debts.is_empty() && known.is_empty();
+            if state.over || idle {
+                return;
+            }
+            look(&mut state)
+        };
+        for ticket in signalled {
+            work.push(Box::pin(async move { Event::Left(ticket, fs.cancel_lock(ticket).await) }));
+        }
+        let news = !queued.is_empty() || !known.is_empty();
+        if news && !asking {
+            asking = true;
+            let known = known.clone();
+            work.push(Box::pin(async move { Event::News(fs.await_locks(&queued, &known).await) }));
+        }
+        if let Some(debt) = debt.filter(|_| !paying && debt_due <= Instant::now()) {
+            paying = true;
+            work.push(Box::pin(async move {
+                let paid = pay(shared, &debt).await;
+                Event::Paid(debt, paid)
+            }));
+        }
+        if !ticking {
+            ticking = true;
+            work.push(Box::pin(async move {
+                fs.rpc().sleep(TICK_MS).await;
+                Event::Tick
+            }));
+        }
+        let Some(event) = work.next().await else { return };
+        let mut granted = Vec::new();
+        let mut state = locks.lock();
+        match event {
+            Event::Tick => ticking = false,
+            Event::News(news) => {
+                asking = false;
+                known = match news {
+                    Ok(ended) => state.heard(ended, &mut granted),
+                    Err(error) => {
+                        state.fail(&error);
+                        Vec::new()
+                    }
+                };
+            }
+            Event::Left(ticket, left) => {
+                let held = *left.as_ref().unwrap_or(&false);
+                let Some(wait) = state.finish(ticket, held || left.is_err()) else { continue };
+                if left.is_err() {
+                    state.owe(Debt { lock: wait.lock, ticket: Some(ticket) });
+                }
+                match held {
+                    true => granted.push(wait),
+                    false => wait.reply.error(Errno::EINTR),
+                }
+            }
+            Event::Paid(debt, paid) => {
+                paying = false;
+                match paid {
+                    Err(error) if !is_refusal(error.code) && !is_another_life(error.code) => {
+                        debt_due = Instant::now() + DEBT_PAUSE;
+                    }
+                    _ => state.debts.retain(|other| *other != debt),
+                }
+            }
+        }
+        drop(state);
+        granted.into_iter().for_each(|wait| shared.granted(wait.lock.ino, wait.reply));
+    }
+}
+
+/// Whether the pool that had the locks is no more.
+fn is_another_life(code: Code) -> bool {
+    matches!(code, Code::Lost | Code::NotFormed | Code::Unauthenticated)
+}
+
+async fn pay(shared: &Shared, debt: &Debt) -> Result<()> {
+    if let Some(ticket) = debt.ticket
+        && !shared.fs().cancel_lock(ticket).await?
+    {
+        return Ok(());
+    }
+    shared.fs().unlock(debt.lock).await
+}
+
+/// The waits that the pool knows of, those that a signal has come for, and a debt.
+fn look(state: &mut State) -> (Vec<u64>, Vec<u64>, Option<Debt>) {
+    let now = Instant::now();
+    let (mut queued, mut signalled) = (Vec::new(), Vec::new());
+    for (&ticket, wait) in &mut state.waits {
+        if !wait.queued || wait.leaving {
+            continue;
+        }
+        if wait.look <= now {
+            wait.look = now + (now.duration_since(wait.since) / 4).min(LOOK_MAX);
+            if wait.signals.is_signalled() {
+                wait.leaving = true;
+                signalled.push(ticket);
+                continue;
+            }
+        }
+        queued.push(ticket);
+    }
+    (queued, signalled, state.debts.first().cloned())
+}
+
+impl State {
+    /// Tells those whose waits have ended, or gives them to be told. Gives also what the pool is to forget.
+    fn heard(&mut self, ended: Vec<LockEnded>, granted: &mut Vec<Waiting>) -> Vec<u64> {
+        for LockEnded { ticket, failure } in &ended {
+            let Some(wait) = self.finish(*ticket, failure.is_none()) else { continue };
+            match failure {
+                None => granted.push(wait),
+                Some(code) => wait.reply.error(Errno::from_i32(code.errno())),
+            }
+        }
+        ended.into_iter().map(|ended| ended.ticket).collect()
+    }
+
+    /// The pool does not answer: nobody waits for it any longer.
+    fn fail(&mut self, error: &Error) {
+        tracing::warn!(%error, "waits for locks have ended");
+        let queued = |(_, wait): &(&u64, &Waiting)| wait.queued && !wait.leaving;
+        let tickets: Vec<u64> =
+            self.waits.iter().filter(queued).map(|(&ticket, _)| ticket).collect();
+        for ticket in tickets {
+            let Some(wait) = self.finish(ticket, true) else { continue };
+            self.owe(Debt { lock: wait.lock, ticket: Some(ticket) });
+            wait.reply.error(errno(error));
+        }
+    }
+}
