@@ -526,9 +526,10 @@ fn who_has_a_lock_sees_what_was_written_under_it() {
     }
 }
 
-/// A wire to a server that can be held.
+/// A wire to a server that can be held, or cut.
 struct Wire {
     held: Arc<AtomicBool>,
+    ends: Arc<Mutex<Vec<TcpStream>>>,
     address: String,
 }
 
@@ -537,11 +538,13 @@ impl Wire {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let held = Arc::new(AtomicBool::new(false));
-        let (server, wire) = (server.to_owned(), held.clone());
+        let all = Arc::new(Mutex::new(Vec::new()));
+        let (server, wire, cut) = (server.to_owned(), held.clone(), all.clone());
         // Ends with the test's process: it only waits.
         std::thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let Ok(server) = TcpStream::connect(&server) else { return };
+                cut.lock().unwrap().push(client.try_clone().unwrap());
                 let ends =
                     [(client.try_clone().unwrap(), server.try_clone().unwrap()), (server, client)];
                 for (mut from, mut to) in ends {
@@ -561,8 +564,62 @@ impl Wire {
                 }
             }
         });
-        Wire { held, address }
+        Wire { held, ends: all, address }
     }
+
+    /// A pool of one server that is reached by such a wire.
+    fn pool() -> (Wire, TestPool) {
+        let wires = Mutex::new(Vec::new());
+        let pool = TestPool::with(1, 64 << 20, timing(), |server| {
+            let wire = Wire::to(server);
+            let address = wire.address.clone();
+            wires.lock().unwrap().push(wire);
+            address
+        });
+        let wire = wires.into_inner().unwrap().remove(0);
+        (wire, pool)
+    }
+
+    fn cut(&self) {
+        for end in self.ends.lock().unwrap().drain(..) {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+#[test]
+fn locks_and_waits_outlive_connections() {
+    if !fuse_works() {
+        return;
+    }
+    let (wire, pool) = Wire::pool();
+    let (a, b) = (pool.mount(&MountOptions::default()), pool.mount(&MountOptions::default()));
+    fs::write(a.join("f"), b"").unwrap();
+    let (on_a, on_b) = (open(&a.join("f")), open(&b.join("f")));
+    for _ in 0..10 {
+        set(&on_a, EXCLUSIVE, 0, 0).unwrap();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| wait(&on_b, EXCLUSIVE, 0, 0).unwrap());
+            std::thread::sleep(Duration::from_millis(100));
+            wire.cut();
+            std::thread::sleep(Duration::from_millis(100));
+            assert!(!waits.is_finished());
+            let begun = Instant::now();
+            std::thread::scope(|scope| {
+                scope.spawn(|| set(&on_a, FREE, 0, 0).unwrap());
+                wire.cut();
+            });
+            waits.join().unwrap();
+            // Not only when the next request for news is due.
+            assert!(begun.elapsed() < Duration::from_secs(4), "{:?}", begun.elapsed());
+        });
+        assert_eq!(errno(set(&on_a, SHARED, 0, 1)), libc::EAGAIN);
+        wire.cut();
+        set(&on_b, FREE, 0, 0).unwrap();
+    }
+    drop((on_a, on_b));
+    a.end();
+    b.end();
 }
 
 #[test]
@@ -570,14 +627,8 @@ fn a_lock_is_let_go_also_if_the_pool_did_not_answer() {
     if !fuse_works() {
         return;
     }
-    let wires = Mutex::new(Vec::new());
-    let pool = TestPool::with(1, 64 << 20, timing(), |server| {
-        let wire = Wire::to(server);
-        let address = wire.address.clone();
-        wires.lock().unwrap().push(wire);
-        address
-    });
-    let held = wires.into_inner().unwrap()[0].held.clone();
+    let (wire, pool) = Wire::pool();
+    let held = &wire.held;
     let (a, b) = (pool.mount(&MountOptions::default()), pool.mount(&MountOptions::default()));
     fs::write(a.join("f"), b"").unwrap();
     let (on_a, on_b) = (open(&a.join("f")), open(&b.join("f")));

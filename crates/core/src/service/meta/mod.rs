@@ -210,9 +210,7 @@ impl MetaService {
             Lock { handle, lock, ticket } => self.lock(now, client, handle, &lock, ticket),
             Unlock { lock } => self.unlock(client, &lock),
             FindLock { handle, lock } => self.find_lock(client, handle, &lock),
-            AwaitLocks { tickets, known } => {
-                self.await_locks(now, client, &tickets, &known).await
-            }
+            AwaitLocks { tickets, known } => self.await_locks(now, client, &tickets, &known).await,
             CancelLock { ticket } => Ok(self.cancel_lock(client, ticket)),
             KeepAlive => self.garbage(now).await,
             Reaped { inos } => self.reaped(inos).await,
