@@ -42,6 +42,9 @@ static void ended_well(pid_t pid) {
     NEED(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
+// Memory that is not there.
+static char *volatile nowhere = (char *)8;
+
 static off_t at(int fd) { return lseek(fd, 0, SEEK_CUR); }
 
 enum { THREADS = 4, RECORDS = 50, RECORD = 777 };
@@ -230,7 +233,6 @@ static void at_directories(const char *path) {
     NEED(write(fd, "x", 1) == -1 && errno == EBADF);
     NEED(lseek(fd, -1, SEEK_SET) == -1 && errno == EINVAL);
     NEED(pread(fd, back, 1, -1) == -1 && errno == EINVAL);
-    char *volatile nowhere = (char *)8;
     NEED(read(fd, nowhere, 100) == -1 && errno == EFAULT);
     NEED(close(fd) == 0 && read(fd, back, 1) == -1 && errno == EBADF);
     fd = open(path, O_WRONLY);
@@ -255,6 +257,8 @@ int main(int count, char **words) {
         NEED(read(threads_fd, record, RECORD) == RECORD);
         for (int byte = 0; byte < RECORD; byte++) NEED(record[byte] == 'a' + index % THREADS);
     }
+    NEED(pread(threads_fd, nowhere, 100, 0) == -1 && errno == EFAULT);
+    NEED(pwrite(threads_fd, nowhere, 100, 0) == -1 && errno == EFAULT);
     NEED(close(threads_fd) == 0);
     standard_streams(words[1]);
     return 0;

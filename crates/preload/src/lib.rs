@@ -16,6 +16,7 @@ mod exports;
 mod files;
 mod fork;
 mod process;
+mod reach;
 mod real;
 mod transfer;
 

@@ -6,6 +6,7 @@
 use crate::buffer::Buffer;
 use crate::files::{self, Description};
 use crate::process::{self, Inside};
+use crate::reach;
 use crate::real::kernel;
 use libc::{c_int, c_void, iovec, off_t, ssize_t};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -107,7 +108,8 @@ unsafe fn attempt(fd: c_int, way: Way, memory: Memory, offset: Option<off_t>) ->
             Way::Write => description.writable(),
         };
         let shared = offset.is_none() && description.shared.load(Ordering::Relaxed);
-        if length == 0 || !allowed || shared || description.mapped() {
+        let left = length == 0 || !allowed || shared || description.mapped();
+        if left || !reach::is_there(&slices, way) {
             // The kernel must find what other descriptors of the file have buffered.
             if let Some(buffer) = &description.buffer {
                 buffer.yield_to_others();

@@ -1,0 +1,85 @@
+//! Whether memory that a program names is there. Where it is not, a system call answers EFAULT; we
+//! would kill the program.
+
+use crate::real::kernel;
+use crate::transfer::Way;
+use libc::c_int;
+use std::sync::atomic::{AtomicU8, Ordering};
+use weir_core::slice::Slice;
+
+/// Whether the kernel can be asked (from Linux 5.14 on): 0 is not known yet.
+static CAN_ASK: AtomicU8 = AtomicU8::new(0);
+const YES: u8 = 1;
+const NO: u8 = 2;
+
+/// Whether all slices may be used in this way. Of each the first and the last page are looked at:
+/// a program that errs names memory that is not there, or runs over the end of what is.
+pub(crate) fn is_there(slices: &[Slice], way: Way) -> bool {
+    let advice = match way {
+        Way::Read => libc::MADV_POPULATE_WRITE,
+        Way::Write => libc::MADV_POPULATE_READ,
+    };
+    // SAFETY: does nothing but answer.
+    let page = unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize;
+    slices.iter().filter(|slice| slice.length > 0).all(|slice| {
+        let start = slice.pointer as usize;
+        let (first, last) =
+            (start & !(page - 1), start.saturating_add(slice.length - 1) & !(page - 1));
+        populated(first, page, advice) && (first == last || populated(last, page, advice))
+    })
+}
+
+/// Whether the page at an address could be used: it is mapped, with leave to do so.
+fn populated(address: usize, page: usize, advice: c_int) -> bool {
+    let asked: c_int = kernel!(SYS_madvise, address, page, advice);
+    asked == 0 || !can_ask(page)
+}
+
+fn can_ask(page: usize) -> bool {
+    match CAN_ASK.load(Ordering::Relaxed) {
+        0 => {
+            let known = 0u8;
+            let address = (&raw const known) as usize & !(page - 1);
+            let asked: c_int = kernel!(SYS_madvise, address, page, libc::MADV_POPULATE_READ);
+            CAN_ASK.store(if asked == 0 { YES } else { NO }, Ordering::Relaxed);
+            asked == 0
+        }
+        known => known == YES,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_there_as_far_as_it_is_mapped_and_permitted() {
+        let pages = |protection| {
+            // SAFETY: asks the kernel for fresh memory.
+            let start = unsafe {
+                let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+                libc::mmap(std::ptr::null_mut(), 3 * 65536, protection, flags, -1, 0)
+            };
+            assert_ne!(start, libc::MAP_FAILED);
+            start.cast::<u8>()
+        };
+        if !can_ask(4096) {
+            return;
+        }
+        let there = |start: *mut u8, offset: usize, length, way| {
+            is_there(&[Slice { pointer: start.wrapping_add(offset), length }], way)
+        };
+        let (both, constant) = (pages(libc::PROT_READ | libc::PROT_WRITE), pages(libc::PROT_READ));
+        for way in [Way::Read, Way::Write] {
+            assert!(there(both, 5, 2 * 65536, way));
+            assert!(!there(std::ptr::null_mut(), 8, 100, way));
+            assert!(there(std::ptr::null_mut(), 8, 0, way));
+        }
+        assert!(there(constant, 0, 10, Way::Write));
+        assert!(!there(constant, 0, 10, Way::Read), "what cannot be written to");
+        // SAFETY: the last third of what was mapped above.
+        assert_eq!(unsafe { libc::munmap(both.add(2 * 65536).cast(), 65536) }, 0);
+        assert!(there(both, 5, 2 * 65536 - 5, Way::Read));
+        assert!(!there(both, 5, 2 * 65536 - 4, Way::Read), "a byte over the end");
+    }
+}
