@@ -5,7 +5,8 @@
 #
 #   tests/programs.sh [CASE...]     all cases, or these: tests/programs.sh git tar
 #
-#   WEIR_RUN_OPTIONS    more options of `weir run`, such as --no-preload or --cache
+#   WEIR_RUN_OPTIONS    options of `weir run`, such as --cache, or none: once with these,
+#                       instead of once without any and once with --no-preload
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -104,46 +105,63 @@ gfortran -O1 -Wall -Werror -J "$work" -fmax-subrecord-length=1000 -o "$BIN/subre
 
 run_cases "$work/local" "$work/local.results" "${cases[@]}" &
 local_cases=$!
-read -ra options <<<"${WEIR_RUN_OPTIONS:-}"
-"$weir" run --quiet --servers 3 --memory 512M "${options[@]}" -- \
-    tests/programs.sh --inside "$work/pool.results" "${cases[@]}" >"$work/run.log" 2>&1 &
-pool_cases=$!
-status=0
-wait "$pool_cases" || status=$?
-pool_cases=
-wait "$local_cases"
-local_cases=
 
 passed=0
 failed=0
 complain() {
-    say "FAILED: $1: $2"
+    say "FAILED: $case $way: $1"
     bad=1
 }
-if ((status != 0)) || [[ -s $work/run.log ]]; then
-    say "FAILED: weir run ended with status $status: $(cat "$work/run.log")"
-    failed=1
-fi
-for case in "${cases[@]}"; do
+
+# compare CASE: what it said in both places.
+compare() {
+    local case=$1 place result status
     bad=0
     for place in local pool; do
         result=$work/$place.results/$case
         status=$(cat "$result.status" 2>/dev/null) || status="none: it did not run"
         if [[ $status != 0 ]]; then
-            complain "$case" "on the $place directory: status $status"
+            complain "on the $place directory: status $status"
             tail -n 30 "$result.out" "$result.err" 2>/dev/null || true
         fi
     done
     if ((bad == 0)) && ! diff -u --label local --label pool "$work"/{local,pool}.results/"$case.out"; then
-        complain "$case" "the pool is not as a local directory"
+        complain "the pool is not as a local directory"
         tail -n 30 "$work/pool.results/$case.err"
     fi
     if ((bad == 0)); then
         passed=$((passed + 1))
-        say "ok: $case ($(cat "$work/local.results/$case.seconds") s locally, $(cat "$work/pool.results/$case.seconds") s)"
+        say "ok: $case $way($(cat "$work/local.results/$case.seconds") s locally, $(cat "$work/pool.results/$case.seconds") s)"
     else
         failed=$((failed + 1))
     fi
-done
+}
+
+# on_a_pool [OPTION...]: all cases on a pool of their own, by `weir run` with these options.
+on_a_pool() {
+    local way="$*" status=0 case
+    way=${way:+$way }
+    rm -rf "$work/pool.results"
+    "$weir" run --quiet --servers 3 --memory 512M "$@" -- \
+        tests/programs.sh --inside "$work/pool.results" "${cases[@]}" >"$work/run.log" 2>&1 &
+    pool_cases=$!
+    wait "$pool_cases" || status=$?
+    pool_cases=
+    if [[ -n $local_cases ]]; then wait "$local_cases"; fi
+    local_cases=
+    if ((status != 0)) || [[ -s $work/run.log ]]; then
+        say "FAILED: weir run ${way}ended with status $status: $(cat "$work/run.log")"
+        failed=$((failed + 1))
+    fi
+    for case in "${cases[@]}"; do compare "$case"; done
+}
+
+if [[ -n ${WEIR_RUN_OPTIONS+set} ]]; then
+    read -ra options <<<"$WEIR_RUN_OPTIONS"
+    on_a_pool "${options[@]}"
+else
+    on_a_pool
+    on_a_pool --no-preload
+fi
 printf '%d passed, %d failed\n' "$passed" "$failed"
 ((failed == 0))
