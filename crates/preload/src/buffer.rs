@@ -38,7 +38,9 @@ struct State {
     /// Read and not yet asked for.
     ahead: Vec<u8>,
     ahead_at: u64,
-    /// Where the last read ended.
+    /// The last read. The next one is sequential if it begins within it or where it ended: some
+    /// libraries read far more than they take, and go back.
+    read_at: u64,
     read_end: u64,
     /// Of a write that failed after the program was told that it was done.
     error: c_int,
@@ -149,8 +151,9 @@ impl Buffer {
         if at < state.dirty_at + state.dirty.len() as u64 && end > state.dirty_at {
             state.flush();
         }
-        let sequential = at == state.read_end && !ENDED.load(Ordering::Relaxed);
-        state.read_end = end;
+        let sequential =
+            (state.read_at..=state.read_end).contains(&at) && !ENDED.load(Ordering::Relaxed);
+        (state.read_at, state.read_end) = (at, end);
         if length > self.size / 2 {
             return None;
         }

@@ -248,7 +248,11 @@ pub(crate) fn wanted(fd: c_int, bytes: usize) -> Option<Arc<Description>> {
     let before = state.load(Ordering::Acquire);
     let (kind, private) = (before & !PRIVATE, before & PRIVATE);
     let count = match kind {
-        POOL => return current(fd),
+        // What is buffered is moved later, and looked at then.
+        POOL => match known(fd)? {
+            description if description.buffer.is_some() => return Some(description),
+            _ => return current(fd),
+        },
         FOREIGN | OURS => return None,
         UNKNOWN => match candidate(fd) {
             true => 0,

@@ -35,17 +35,32 @@ pub(crate) enum Memory {
     List(*const iovec, c_int),
 }
 
+/// The pieces of a call's memory; a single one needs no allocation.
+enum Slices {
+    One([Slice; 1]),
+    Many(Vec<Slice>),
+}
+
+impl Slices {
+    fn as_slice(&self) -> &[Slice] {
+        match self {
+            Slices::One(one) => one,
+            Slices::Many(many) => many,
+        }
+    }
+}
+
 impl Memory {
     /// As slices and their length in all; none where the kernel would refuse.
     ///
     /// # Safety
     /// A list must be readable.
-    unsafe fn slices(&self) -> Option<(Vec<Slice>, usize)> {
+    unsafe fn slices(&self) -> Option<(Slices, usize)> {
         let slice = |base: *mut c_void, length| Slice { pointer: base.cast(), length };
         match *self {
             Memory::One(base, length) => {
                 let length = length.min(LENGTH_MAX);
-                Some((vec![slice(base, length)], length))
+                Some((Slices::One([slice(base, length)]), length))
             }
             Memory::List(list, count) => {
                 let count = usize::try_from(count).ok().filter(|count| *count <= PIECES_MAX)?;
@@ -63,7 +78,7 @@ impl Memory {
                     }
                     left -= length;
                 }
-                Some((slices, LENGTH_MAX - left))
+                Some((Slices::Many(slices), LENGTH_MAX - left))
             }
         }
     }
@@ -102,6 +117,7 @@ unsafe fn attempt(fd: c_int, way: Way, memory: Memory, offset: Option<off_t>) ->
     let attempt = AssertUnwindSafe(|| {
         // SAFETY: passed on.
         let (slices, length) = unsafe { memory.slices() }?;
+        let slices = slices.as_slice();
         let description = files::wanted(fd, length)?;
         let allowed = match way {
             Way::Read => description.readable,
@@ -118,16 +134,20 @@ unsafe fn attempt(fd: c_int, way: Way, memory: Memory, offset: Option<off_t>) ->
         }
         let Some(offset) = offset else {
             let _position = description.position.lock().unwrap_or_else(PoisonError::into_inner);
-            let at: off_t = kernel!(SYS_lseek, fd, 0, libc::SEEK_CUR);
-            let at = u64::try_from(at).ok()?;
+            // One call says where we are and moves on; what is not done of it is taken back.
+            let end: off_t = kernel!(SYS_lseek, fd, length, libc::SEEK_CUR);
+            let at = u64::try_from(end).ok()?.checked_sub(length as u64)?;
             // SAFETY: passed on.
-            let moved = unsafe { serve(fd, &description, way, &slices, length, at) }?;
-            let _: off_t = kernel!(SYS_lseek, fd, at + moved as u64, libc::SEEK_SET);
-            return Some(moved);
+            let moved = unsafe { serve(fd, &description, way, slices, length, at) };
+            let left = length - moved.unwrap_or(0);
+            if left > 0 {
+                let _: off_t = kernel!(SYS_lseek, fd, -(left as isize), libc::SEEK_CUR);
+            }
+            return moved;
         };
         let at = u64::try_from(offset).ok()?;
         // SAFETY: passed on.
-        unsafe { serve(fd, &description, way, &slices, length, at) }
+        unsafe { serve(fd, &description, way, slices, length, at) }
     });
     catch_unwind(attempt).unwrap_or(None)
 }
@@ -144,12 +164,18 @@ unsafe fn serve(
     length: usize,
     at: u64,
 ) -> Option<usize> {
-    if let Some(buffer) = &description.buffer
-        && Buffer::applies(description)
-    {
+    let Some(buffer) = &description.buffer else {
+        // SAFETY: passed on.
+        return unsafe { move_bytes(fd, description, way, slices, length, at) };
+    };
+    let sure = || files::current(fd).is_some_and(|current| Arc::ptr_eq(&current, description));
+    if Buffer::applies(description) {
         let buffered = match way {
             Way::Read => {
                 let fill = |memory: &mut [u8], at| {
+                    if !sure() {
+                        return None;
+                    }
                     let slice = Slice::to_write(memory);
                     // SAFETY: memory of the buffer's own.
                     unsafe { move_bytes(fd, description, way, &[slice], slice.length, at) }
@@ -163,6 +189,9 @@ unsafe fn serve(
         if buffered.is_some() {
             return buffered;
         }
+    }
+    if !sure() {
+        return None;
     }
     // SAFETY: passed on.
     unsafe { move_bytes(fd, description, way, slices, length, at) }

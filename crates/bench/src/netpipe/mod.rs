@@ -19,7 +19,7 @@ use clap::{Args, ValueEnum};
 use measure::{Mode, Subject, Verdict};
 use report::{Report, Settings};
 use std::path::PathBuf;
-use target::{PoolFile, PosixFile, Target};
+use target::{Calls, PoolFile, PosixFile, Target};
 use weir_core::error::{Code, Error, Result};
 use weir_core::layout::{Layout, Member};
 use weir_core::types::{Incarnation, TargetId};
@@ -62,7 +62,10 @@ pub struct Arguments {
     /// Also measure a file in this directory, on a mount or a tmpfs; may be repeated
     #[arg(long, value_name = "DIR")]
     posix: Vec<PathBuf>,
-    /// Open the files of --posix with O_DIRECT
+    /// As --posix, but by bare system calls: past a preload library
+    #[arg(long, value_name = "DIR")]
+    bare: Vec<PathBuf>,
+    /// Open the files of --posix and --bare with O_DIRECT
     #[arg(long)]
     direct: bool,
     /// Use a running pool: the directory with its pool.json and secret
@@ -235,8 +238,11 @@ impl Arguments {
         if !(self.seconds > 0.0 && self.seconds <= 3600.0) {
             return Err(wrong("--seconds", format!("{} is not within an hour", self.seconds)));
         }
-        if self.direct && self.posix.is_empty() {
-            return Err(wrong("--direct", "there is no --posix to use it for".to_owned()));
+        if self.direct && self.posix.is_empty() && self.bare.is_empty() {
+            return Err(wrong(
+                "--direct",
+                "there is no --posix or --bare to use it for".to_owned(),
+            ));
         }
         if !(4096..=8 << 20).contains(&self.transfer_size) {
             return Err(wrong("--transfer-size", "it must be between 4K and 8M".to_owned()));
@@ -292,11 +298,13 @@ impl Arguments {
             let wire = wire::Wire::connect(&addresses, self.connections, layout, transfer_size)?;
             add("tcp".to_owned(), Box::new(Tethered { wire, _servers: children }));
         }
-        for (index, directory) in self.posix.iter().enumerate() {
+        let posix = self.posix.iter().map(|directory| ("posix", Calls::Library, directory));
+        let bare = self.bare.iter().map(|directory| ("bare", Calls::Kernel, directory));
+        for (index, (kind, calls, directory)) in posix.chain(bare).enumerate() {
             // A mount may show the very pool that is measured natively.
-            let name = format!("{name}-posix{index}");
-            let file = PosixFile::make(directory, &name, self.direct)?;
-            add(format!("posix:{}", directory.display()), Box::new(file));
+            let name = format!("{name}-{kind}{index}");
+            let file = PosixFile::make(directory, &name, self.direct, calls)?;
+            add(format!("{kind}:{}", directory.display()), Box::new(file));
         }
         if subjects.is_empty() {
             return Err(wrong("--targets", "nothing to measure".to_owned()));

@@ -4,6 +4,7 @@ use super::{Arguments, process};
 use crate::process::Child;
 use futures_util::future::try_join_all;
 use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use weir_client::{ConnectOptions, FormOptions, Net, Pool, PoolAddress, STRIPE_SIZE_DEFAULT, form};
@@ -133,15 +134,30 @@ impl Target for PoolFile {
     }
 }
 
+/// How a file of the kernel's is read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Calls {
+    /// By the C library's functions, which a preload library may stand in front of.
+    Library,
+    /// By bare system calls.
+    Kernel,
+}
+
 /// A file of the kernel's: on a mount, on tmpfs. Its operations follow one another.
 pub(super) struct PosixFile {
     file: File,
     path: PathBuf,
+    calls: Calls,
 }
 
 impl PosixFile {
     /// Makes the file in a directory.
-    pub(super) fn make(directory: &Path, name: &str, direct: bool) -> Result<PosixFile> {
+    pub(super) fn make(
+        directory: &Path,
+        name: &str,
+        direct: bool,
+        calls: Calls,
+    ) -> Result<PosixFile> {
         let path = directory.join(name);
         let file = OpenOptions::new()
             .read(true)
@@ -153,7 +169,7 @@ impl PosixFile {
                 let hint = if direct { " (opened with O_DIRECT)" } else { "" };
                 Error::because(Code::Invalid, format!("{error}{hint}")).on("create", path.display())
             })?;
-        Ok(PosixFile { file, path })
+        Ok(PosixFile { file, path, calls })
     }
 
     fn trouble(&self, operation: &str, error: &std::io::Error) -> Error {
@@ -173,13 +189,50 @@ impl Drop for PosixFile {
     }
 }
 
+fn bare_write(file: &File, mut bytes: &[u8], mut offset: u64) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        let (pointer, length) = (bytes.as_ptr(), bytes.len());
+        // SAFETY: memory that is ours to read, of that length.
+        let moved =
+            unsafe { libc::syscall(libc::SYS_pwrite64, file.as_raw_fd(), pointer, length, offset) };
+        let moved = progress_of(moved)?;
+        bytes = &bytes[moved..];
+        offset += moved as u64;
+    }
+    Ok(())
+}
+
+fn bare_read(file: &File, mut bytes: &mut [u8], mut offset: u64) -> std::io::Result<()> {
+    while !bytes.is_empty() {
+        let (pointer, length) = (bytes.as_mut_ptr(), bytes.len());
+        // SAFETY: memory that is ours to write, of that length.
+        let moved =
+            unsafe { libc::syscall(libc::SYS_pread64, file.as_raw_fd(), pointer, length, offset) };
+        let moved = progress_of(moved)?;
+        bytes = &mut bytes[moved..];
+        offset += moved as u64;
+    }
+    Ok(())
+}
+
+fn progress_of(moved: libc::c_long) -> std::io::Result<usize> {
+    match moved {
+        ..0 => Err(std::io::Error::last_os_error()),
+        0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+        moved => Ok(moved as usize),
+    }
+}
+
 impl Target for PosixFile {
     fn write(&mut self, operations: &[Extent], memory: &[u8]) -> Result<()> {
         let mut rest = memory;
         for extent in operations {
             let (now, later) = rest.split_at(extent.length as usize);
             rest = later;
-            let written = self.file.write_all_at(now, extent.offset);
+            let written = match self.calls {
+                Calls::Library => self.file.write_all_at(now, extent.offset),
+                Calls::Kernel => bare_write(&self.file, now, extent.offset),
+            };
             written.map_err(|error| self.trouble("write", &error))?;
         }
         Ok(())
@@ -190,7 +243,10 @@ impl Target for PosixFile {
         for extent in operations {
             let (now, later) = rest.split_at_mut(extent.length as usize);
             rest = later;
-            let read = self.file.read_exact_at(now, extent.offset);
+            let read = match self.calls {
+                Calls::Library => self.file.read_exact_at(now, extent.offset),
+                Calls::Kernel => bare_read(&self.file, now, extent.offset),
+            };
             read.map_err(|error| self.trouble("read", &error))?;
         }
         Ok(())
