@@ -2,8 +2,8 @@
 //! look at a file, lock it, hand it on or end the process.
 
 use crate::buffer;
+use crate::real::look_up;
 use libc::c_void;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Defines functions that write what is buffered and then jump to the real ones, with all arguments
 /// as they came; some have any number of them.
@@ -58,17 +58,6 @@ macro_rules! before {
             }
         )*
     };
-}
-
-fn look_up(found: &AtomicPtr<c_void>, name: &str) -> *mut c_void {
-    let function = found.load(Ordering::Acquire);
-    if !function.is_null() {
-        return function;
-    }
-    // SAFETY: a symbol's name, ended by a NUL.
-    let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
-    found.store(function, Ordering::Release);
-    function
 }
 
 before! {

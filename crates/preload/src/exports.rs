@@ -243,6 +243,46 @@ interpose! {
     fn pwritev64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t,
         early kernel!(SYS_pwritev, fd, list, count, offset, 0),
         |next| writes(fd, Memory::List(list, count), Some(offset), next);
+    fn preadv2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t,
+        early kernel!(SYS_preadv2, fd, list, count, offset, 0, flags),
+        |next| match flags {
+            // Without flags it is the older function, but for what -1 means.
+            0 => reads(fd, Memory::List(list, count), (offset != -1).then_some(offset), next),
+            _ => {
+                refresh(fd);
+                next()
+            }
+        };
+    fn preadv64v2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t,
+        early kernel!(SYS_preadv2, fd, list, count, offset, 0, flags),
+        |next| match flags {
+            // Without flags it is the older function, but for what -1 means.
+            0 => reads(fd, Memory::List(list, count), (offset != -1).then_some(offset), next),
+            _ => {
+                refresh(fd);
+                next()
+            }
+        };
+    fn pwritev2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t,
+        early kernel!(SYS_pwritev2, fd, list, count, offset, 0, flags),
+        |next| match flags {
+            // Without flags it is the older function, but for what -1 means.
+            0 => writes(fd, Memory::List(list, count), (offset != -1).then_some(offset), next),
+            _ => {
+                refresh(fd);
+                next()
+            }
+        };
+    fn pwritev64v2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t,
+        early kernel!(SYS_pwritev2, fd, list, count, offset, 0, flags),
+        |next| match flags {
+            // Without flags it is the older function, but for what -1 means.
+            0 => writes(fd, Memory::List(list, count), (offset != -1).then_some(offset), next),
+            _ => {
+                refresh(fd);
+                next()
+            }
+        };
 
     fn close(fd: c_int) -> c_int,
         early kernel!(SYS_close, fd),
@@ -293,22 +333,20 @@ interpose! {
         early kernel!(SYS_fcntl, fd, command, argument),
         |next| {
             buffer::settle();
-            controlled(fd, command, argument, next())
+            controlled(fd, command, next())
         };
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int,
         early kernel!(SYS_fcntl, fd, command, argument),
         |next| {
             buffer::settle();
-            controlled(fd, command, argument, next())
+            controlled(fd, command, next())
         };
     fn fclose(stream: *mut libc::FILE) -> c_int,
-        early libc::EOF,
         |next| {
             stream_ends(stream);
             next()
         };
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE,
-        early std::ptr::null_mut(),
         |next| {
             stream_ends(stream);
             let reopened = next();
@@ -316,7 +354,6 @@ interpose! {
             reopened
         };
     fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE,
-        early std::ptr::null_mut(),
         |next| {
             stream_ends(stream);
             let reopened = next();
@@ -368,10 +405,8 @@ interpose! {
         };
 
     fn system(command: *const c_char) -> c_int,
-        early refused(libc::ENOSYS),
         |next| fork::waits_for(next);
     fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE,
-        early std::ptr::null_mut(),
         |next| {
             fork::spawns();
             next()
@@ -379,7 +414,6 @@ interpose! {
     fn posix_spawn(pid: *mut pid_t, path: *const c_char,
         actions: *const libc::posix_spawn_file_actions_t, attributes: *const libc::posix_spawnattr_t,
         arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int,
-        early libc::ENOSYS,
         |next| {
             fork::spawns();
             next()
@@ -387,7 +421,6 @@ interpose! {
     fn posix_spawnp(pid: *mut pid_t, path: *const c_char,
         actions: *const libc::posix_spawn_file_actions_t, attributes: *const libc::posix_spawnattr_t,
         arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int,
-        early libc::ENOSYS,
         |next| {
             fork::spawns();
             next()
@@ -402,16 +435,11 @@ fn sought(whence: c_int, seek: impl FnOnce() -> off_t) -> off_t {
     seek()
 }
 
-fn controlled(fd: c_int, command: c_int, argument: usize, result: c_int) -> c_int {
+fn controlled(fd: c_int, command: c_int, result: c_int) -> c_int {
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => return duplicated(fd, result),
-        libc::F_SETFL if result >= 0 && process::attends() => {
-            let _inside = process::Inside::enter();
-            files::flags_set(fd, argument as c_int);
-        }
-        _ => {}
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
+        _ => result,
     }
-    result
 }
 
 static CLOSE_RANGE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());

@@ -8,11 +8,12 @@ use crate::buffer::{self, Buffer};
 use crate::engine::{self, Engine};
 use crate::process::{self, Inside};
 use crate::real::kernel;
+use crate::transfer::Way;
 use libc::c_int;
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use weir_client::Net;
 use weir_client::lending::{Board, Cell, LEND, LENT_BYTES_MAX, Lent};
 use weir_core::fs::File;
@@ -45,6 +46,10 @@ static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 pub(crate) static EAGER: AtomicBool = AtomicBool::new(false);
 static WORK: AtomicU64 = AtomicU64::new(0);
 static DESCRIPTIONS: RwLock<BTreeMap<c_int, Arc<Description>>> = RwLock::new(BTreeMap::new());
+/// Of descriptors that are not yet borrowed: whose turn it is.
+static TURNS: Mutex<Turns> = Mutex::new(BTreeMap::new());
+
+type Turns = BTreeMap<c_int, Arc<Mutex<()>>>;
 
 /// A file of the pool, opened: shared by the descriptors that were duplicated from one.
 pub(crate) struct Description {
@@ -52,18 +57,14 @@ pub(crate) struct Description {
     pub(crate) file: File<Net>,
     cell: u32,
     identity: Identity,
-    pub(crate) readable: bool,
-    /// Open for writing, and nothing speaks against doing it here.
-    writable: bool,
-    appends: AtomicBool,
     /// Another process may have it too, or might move the position meanwhile.
     pub(crate) shared: AtomicBool,
     /// One thread at a time reads the kernel's position, works there and moves it on.
     pub(crate) position: Mutex<()>,
     /// If the user asked for one.
     pub(crate) buffer: Option<Arc<Buffer>>,
-    /// Written here since the kernel last asked how long the file is.
-    pub(crate) grown: AtomicBool,
+    /// How many writes past the kernel there were when it last asked how long the file is.
+    seen: AtomicU64,
 }
 
 /// Which file.
@@ -88,8 +89,34 @@ impl Description {
         self.board().marked(self.identity.ino)
     }
 
-    pub(crate) fn writable(&self) -> bool {
-        self.writable && !self.appends.load(Ordering::Relaxed)
+    /// Whether this may be done here through the descriptor, as it is open now: another description
+    /// of the same file may have its number, and flags and limits change.
+    pub(crate) fn allows(&self, fd: c_int, way: Way) -> bool {
+        let flags: c_int = kernel!(SYS_fcntl, fd, libc::F_GETFL);
+        let access = flags & libc::O_ACCMODE;
+        let mode = self.file.mode();
+        match way {
+            _ if flags < 0 || flags & libc::O_PATH != 0 => false,
+            Way::Read => mode.read && access != libc::O_WRONLY,
+            Way::Write if flags & libc::O_APPEND != 0 => {
+                // The kernel moves the position to what it believes to be the end.
+                self.refresh(fd);
+                false
+            }
+            // A limit on files' sizes, and a promise of durability with each write, are the kernel's.
+            Way::Write => {
+                let durable = flags & (libc::O_SYNC | libc::O_DSYNC) != 0;
+                mode.write && access != libc::O_RDONLY && !durable && !sizes_are_limited()
+            }
+        }
+    }
+
+    /// Has the kernel ask the mount how long the file is, if it may have become longer unseen.
+    fn refresh(&self, fd: c_int) {
+        let writes = self.cell().writes.load(Ordering::Acquire);
+        if self.seen.swap(writes, Ordering::Relaxed) != writes {
+            ask_length(fd);
+        }
     }
 
     /// Borrows the file anew: the leave to use it has expired.
@@ -198,13 +225,6 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
     }
 }
 
-/// `fcntl(F_SETFL)` was called.
-pub(crate) fn flags_set(fd: c_int, flags: c_int) {
-    if let Some(description) = known(fd) {
-        description.appends.store(flags & libc::O_APPEND != 0, Ordering::Relaxed);
-    }
-}
-
 fn known(fd: c_int) -> Option<Arc<Description>> {
     let state = state(fd)?;
     if state.load(Ordering::Acquire) & !PRIVATE != POOL {
@@ -263,7 +283,10 @@ pub(crate) fn wanted(fd: c_int, bytes: usize) -> Option<Arc<Description>> {
         },
         counting => counting - CANDIDATE,
     };
-    set(fd, (CANDIDATE + (count + 1).min(WORTH_BORROWING.1)) | private);
+    let counted = (CANDIDATE + (count + 1).min(WORTH_BORROWING.1)) | private;
+    // Where another thread has just borrowed or closed it, this request is the kernel's.
+    state.compare_exchange(before, counted, Ordering::AcqRel, Ordering::Acquire).ok()?;
+    HIGHEST.fetch_max(fd, Ordering::Relaxed);
     let work = WORK.fetch_add(bytes as u64 + 4096, Ordering::Relaxed) + bytes as u64;
     let worth = EAGER.load(Ordering::Relaxed)
         || (bytes >= WORTH_BORROWING.0 || count >= WORTH_BORROWING.1)
@@ -280,20 +303,37 @@ pub(crate) fn wanted(fd: c_int, bytes: usize) -> Option<Arc<Description>> {
     };
     // Another thread may have been faster: then its description is the one.
     let mut descriptions = descriptions();
-    if state.load(Ordering::Acquire) == POOL
-        && let Some(first) = descriptions.get(&fd)
-    {
-        return Some(first.clone());
+    match state.load(Ordering::Acquire) & !PRIVATE {
+        POOL => descriptions.get(&fd).cloned(),
+        CANDIDATE.. => {
+            descriptions.insert(fd, description.clone());
+            set(fd, POOL);
+            Some(description)
+        }
+        // Closed meanwhile.
+        _ => None,
     }
-    descriptions.insert(fd, description.clone());
-    set(fd, POOL);
-    Some(description)
+}
+
+/// To be locked while the kernel moves the position of a descriptor that may be borrowed the next
+/// moment, and while it is borrowed: otherwise two threads would work at the same position, one here
+/// and one in the kernel. None where that cannot happen.
+pub(crate) fn turn(fd: c_int) -> Option<Arc<Mutex<()>>> {
+    let value = state(fd)?.load(Ordering::Acquire);
+    let undecided = value & PRIVATE != 0 && !matches!(value & !PRIVATE, FOREIGN | OURS | POOL);
+    undecided.then(|| turns().entry(fd).or_default().clone())
+}
+
+fn turns() -> MutexGuard<'static, Turns> {
+    TURNS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Devices that an ioctl has told about, and whether they are mounts of ours.
-static DEVICES: Mutex<Vec<((u32, u32), bool)>> = Mutex::new(Vec::new());
+static DEVICES: Mutex<Devices> = Mutex::new(Vec::new());
 
-fn devices() -> std::sync::MutexGuard<'static, Vec<((u32, u32), bool)>> {
+type Devices = Vec<((u32, u32), bool)>;
+
+fn devices() -> MutexGuard<'static, Devices> {
     DEVICES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -323,20 +363,33 @@ fn identity(fd: c_int, flags: c_int) -> Option<(Identity, u16)> {
 }
 
 /// Has the kernel ask the mount how long the file is: what it believes bounds mappings and copies.
+/// Also where only other processes have written to it past the kernel.
 pub(crate) fn refresh(fd: c_int) {
-    if let Some(description) = current(fd)
-        && description.grown.swap(false, Ordering::Relaxed)
-    {
-        let mut found = MaybeUninit::<libc::statx>::zeroed();
-        let _: c_int = kernel!(
-            SYS_statx,
-            fd,
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH | libc::AT_STATX_FORCE_SYNC,
-            libc::STATX_SIZE,
-            found.as_mut_ptr()
-        );
+    match current(fd) {
+        Some(description) => description.refresh(fd),
+        None if candidate(fd) => ask_length(fd),
+        None => {}
     }
+}
+
+fn ask_length(fd: c_int) {
+    let mut found = MaybeUninit::<libc::statx>::zeroed();
+    let _: c_int = kernel!(
+        SYS_statx,
+        fd,
+        c"".as_ptr(),
+        libc::AT_EMPTY_PATH | libc::AT_STATX_FORCE_SYNC,
+        libc::STATX_SIZE,
+        found.as_mut_ptr()
+    );
+}
+
+/// Whether there is a limit on the sizes of files.
+fn sizes_are_limited() -> bool {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is there to be written.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    limit.rlim_cur != libc::RLIM_INFINITY
 }
 
 /// Asks the mount for a loan; gives the error number where there is none.
@@ -359,28 +412,16 @@ fn adopt(fd: c_int, private: bool) -> Result<Description, c_int> {
         }
     }
     let lent = lent?;
-    let flags: c_int = kernel!(SYS_fcntl, fd, libc::F_GETFL);
     let engine = engine::find(&lent.pool, &lent.board).ok_or(libc::EHOSTUNREACH)?;
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is there to be written.
-    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
-    let mode = lent.file.mode;
     Ok(Description {
         file: engine.pool.fs().borrow(lent.file.clone()),
         engine,
         cell: lent.cell,
         identity,
-        readable: mode.read,
-        // A limit on files' sizes, and a promise of durability with each write, are the kernel's.
-        writable: mode.write
-            && flags & libc::O_SYNC & !libc::O_DSYNC == 0
-            && flags & libc::O_DSYNC == 0
-            && limit.rlim_cur == libc::RLIM_INFINITY,
-        appends: AtomicBool::new(flags & libc::O_APPEND != 0),
         shared: AtomicBool::new(!private),
         position: Mutex::new(()),
         buffer: buffer::of(lent.file.ino.0, lent.io_buffer),
-        grown: AtomicBool::new(false),
+        seen: AtomicU64::new(u64::MAX),
     })
 }
 
@@ -408,23 +449,31 @@ pub(crate) fn share(all: bool) {
     }
 }
 
-/// All descriptions, held still.
-pub(crate) struct Held(RwLockWriteGuard<'static, BTreeMap<c_int, Arc<Description>>>);
+/// All that is known, held still.
+pub(crate) struct Held {
+    descriptions: RwLockWriteGuard<'static, BTreeMap<c_int, Arc<Description>>>,
+    turns: MutexGuard<'static, Turns>,
+    /// Stays as it is; only nobody must be at it.
+    _devices: MutexGuard<'static, Devices>,
+}
 
 /// Nobody looks at or changes descriptions until the guard is dropped or [`abandon`]ed.
 pub(crate) fn hold() -> Held {
-    Held(descriptions())
+    Held { descriptions: descriptions(), turns: turns(), _devices: devices() }
 }
 
 /// As [`hold`], without waiting.
 pub(crate) fn try_hold() -> Option<Held> {
-    DESCRIPTIONS.try_write().ok().map(Held)
+    let descriptions = DESCRIPTIONS.try_write().ok()?;
+    let turns = TURNS.try_lock().ok()?;
+    Some(Held { descriptions, turns, _devices: DEVICES.try_lock().ok()? })
 }
 
 /// In a child: its descriptors are shared with the parent, and the parent's connections are not
 /// for it to use.
 pub(crate) fn abandon(mut held: Held) {
-    std::mem::forget(std::mem::take(&mut *held.0));
+    std::mem::forget(std::mem::take(&mut *held.descriptions));
+    std::mem::forget(std::mem::take(&mut *held.turns));
     for fd in 0..=HIGHEST.load(Ordering::Relaxed) {
         let Some(state) = state(fd) else { continue };
         let value = state.load(Ordering::Acquire);

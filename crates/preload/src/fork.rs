@@ -69,13 +69,13 @@ pub(crate) fn adopted_by_stranger() {
     }
 }
 
-/// Before a program is started without our seeing the child: descriptors that it inherits are
-/// shared from now on, and nothing is buffered any more.
+/// Before a program is started without our seeing the child: descriptors are shared from now on, and nothing is buffered any more.
 pub(crate) fn spawns() {
     if process::attends() {
         let _inside = Inside::enter();
         buffer::end();
-        files::share(false);
+        // Also those that are closed by executing: the child may duplicate them first.
+        files::share(true);
     }
 }
 

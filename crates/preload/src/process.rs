@@ -93,25 +93,50 @@ pub(crate) fn is_inside() -> bool {
 
 /// This thread is about to `vfork`.
 pub(crate) fn vforks() {
-    // SAFETY: a system call that does nothing but answer.
-    VFORKED.set(unsafe { libc::getpid() });
+    // The child of one has the first one's memory too.
+    if !is_guest() {
+        // SAFETY: a system call that does nothing but answer.
+        VFORKED.set(unsafe { libc::getpid() });
+    }
 }
 
-/// Marks the thread as inside of this library, and keeps errno as it was.
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: libc::c_int, before: *mut libc::c_int) -> libc::c_int;
+}
+unsafe extern "C-unwind" {
+    fn pthread_testcancel();
+}
+
+/// Ends the thread if another one has cancelled it: `read` and `write` are where that may happen.
+/// It unwinds the stack of its callers, none of which may have anything to drop.
+pub(crate) fn may_be_cancelled() {
+    // SAFETY: has no conditions but that.
+    unsafe { pthread_testcancel() };
+}
+
+/// Marks the thread as inside of this library, and keeps errno as it was. Meanwhile the thread is not
+/// cancelled: it would leave locks behind.
 pub(crate) struct Inside {
     errno: libc::c_int,
+    cancelling: libc::c_int,
 }
 
 impl Inside {
     /// To be called only where [`attends`].
     pub(crate) fn enter() -> Inside {
+        const PTHREAD_CANCEL_DISABLE: libc::c_int = 1;
         INSIDE.set(true);
-        Inside { errno: errno() }
+        let mut inside = Inside { errno: errno(), cancelling: 0 };
+        // SAFETY: `cancelling` is there to be written.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut inside.cancelling) };
+        inside
     }
 }
 
 impl Drop for Inside {
     fn drop(&mut self) {
+        // SAFETY: the state is as it was, and nobody asks for the one before.
+        unsafe { pthread_setcancelstate(self.cancelling, std::ptr::null_mut()) };
         set_errno(self.errno);
         INSIDE.set(false);
     }

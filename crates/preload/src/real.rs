@@ -4,13 +4,18 @@
 //! a call: an allocator that reads a file while it starts would come back to us, and `dlsym`
 //! allocates. Until then the kernel is called directly.
 
-use libc::{c_int, c_long};
+use libc::{c_int, c_long, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
+/// A thread that is cancelled while it waits in a real function unwinds its stack through ours: they
+/// let it (`C-unwind`), and have nothing to drop at that moment.
+///
 /// Defines functions that stand in front of others of the same name: their arguments and result;
-/// what is done before the real one is known; and the body, in which the named closure calls the
+/// what is done before the real one is known (none: it is looked up then, because no allocator calls
+/// that while it starts); and the body, in which the named closure calls the
 /// real one with the same arguments.
 macro_rules! interpose {
-    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty, early $early:expr,
+    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty, $(early $early:expr,)?
         |$next:ident| $body:expr;)*) => {
         #[allow(non_upper_case_globals)]
         mod found {
@@ -22,10 +27,7 @@ macro_rules! interpose {
         /// Looks up what stands behind us.
         pub(crate) fn find() {
             $(
-                let name = concat!(stringify!($name), "\0");
-                // SAFETY: a symbol's name, ended by a NUL.
-                let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
-                found::$name.store(function, std::sync::atomic::Ordering::Release);
+                $crate::real::look_up(&found::$name, concat!(stringify!($name), "\0"));
             )*
         }
 
@@ -33,15 +35,20 @@ macro_rules! interpose {
             /// # Safety
             /// As the function of this name behind it.
             #[unsafe(no_mangle)]
-            pub(crate) unsafe extern "C" fn $name($($argument: $type),*) -> $result {
+            pub(crate) unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
                 let $next = || {
                     let function = found::$name.load(std::sync::atomic::Ordering::Acquire);
-                    if function.is_null() {
+                    $(if function.is_null() {
                         return $early;
-                    }
+                    })?
+                    let function = match function.is_null() {
+                        true => $crate::real::look_up(
+                            &found::$name, concat!(stringify!($name), "\0")),
+                        false => function,
+                    };
                     // Integers and pointers behind the named arguments of `open` and `fcntl` go
                     // where these go, on all machines that we build for.
-                    type Function = unsafe extern "C" fn($($type),*) -> $result;
+                    type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
                     // SAFETY: the symbol of this name has this type.
                     let function = unsafe { std::mem::transmute::<*mut libc::c_void, Function>(function) };
                     // SAFETY: the caller's promises are those of the function.
@@ -53,6 +60,18 @@ macro_rules! interpose {
     };
 }
 pub(crate) use interpose;
+
+/// The function of this name (ended by a NUL) behind us, which is looked up once.
+pub(crate) fn look_up(found: &AtomicPtr<c_void>, name: &str) -> *mut c_void {
+    let function = found.load(Ordering::Acquire);
+    if !function.is_null() {
+        return function;
+    }
+    // SAFETY: a symbol's name, ended by a NUL.
+    let function = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast()) };
+    found.store(function, Ordering::Release);
+    function
+}
 
 /// Makes a system call. Sets errno where it fails.
 ///

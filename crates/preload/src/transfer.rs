@@ -11,7 +11,7 @@ use crate::real::kernel;
 use libc::{c_int, c_void, iovec, off_t, ssize_t};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use weir_core::error::{Code, Error};
 use weir_core::layout::Extent;
@@ -59,7 +59,7 @@ impl Memory {
         let slice = |base: *mut c_void, length| Slice { pointer: base.cast(), length };
         match *self {
             Memory::One(base, length) => {
-                let length = length.min(LENGTH_MAX);
+                let length = isize::try_from(length).ok()?.min(LENGTH_MAX as isize) as usize;
                 Some((Slices::One([slice(base, length)]), length))
             }
             Memory::List(list, count) => {
@@ -100,32 +100,61 @@ pub(crate) unsafe fn transfer(
     if files::is_foreign(fd) || !process::attends() {
         return kernel();
     }
+    process::may_be_cancelled();
     // SAFETY: passed on.
-    match unsafe { attempt(fd, way, memory, offset) } {
-        Some(moved) => moved as ssize_t,
-        None => kernel(),
+    match unsafe { attempt(fd, way, memory, offset, kernel) } {
+        Ok((result, errno)) => {
+            if result < 0 {
+                process::set_errno(errno);
+            }
+            result
+        }
+        Err(kernel) => kernel(),
     }
 }
 
-/// As [`transfer`]; none: left to the kernel.
-unsafe fn attempt(fd: c_int, way: Way, memory: Memory, offset: Option<off_t>) -> Option<usize> {
+/// As [`transfer`]; gives the error number besides. The kernel's function comes back where it is to
+/// be called without anything held.
+///
+/// # Safety
+/// As [`transfer`].
+unsafe fn attempt<K: FnOnce() -> ssize_t>(
+    fd: c_int,
+    way: Way,
+    memory: Memory,
+    offset: Option<off_t>,
+    kernel: K,
+) -> Result<(ssize_t, c_int), K> {
     let _inside = Inside::enter();
     if process::inherited() {
         crate::fork::adopted_by_stranger();
     }
-    // A panic is a bug here; the program still gets what it asked for.
-    let attempt = AssertUnwindSafe(|| {
+    let turn = files::turn(fd);
+    let mut waiting = turn.as_deref().map(lock);
+    // A panic is a bug here and below; the program still gets what it asked for.
+    let wanted = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: passed on.
         let (slices, length) = unsafe { memory.slices() }?;
-        let slices = slices.as_slice();
-        let description = files::wanted(fd, length)?;
-        let allowed = match way {
-            Way::Read => description.readable,
-            Way::Write => description.writable(),
+        Some((files::wanted(fd, length)?, slices, length))
+    }))
+    .unwrap_or(None);
+    // Reading what is no file may take for ever.
+    if offset.is_some() || files::is_foreign(fd) {
+        waiting = None;
+    }
+    let Some((description, slices, length)) = wanted else {
+        return match waiting {
+            Some(_) => Ok((kernel(), process::errno())),
+            None => Err(kernel),
         };
-        let shared = offset.is_none() && description.shared.load(Ordering::Relaxed);
-        let left = length == 0 || !allowed || shared || description.mapped();
-        if left || !reach::is_there(&slices, way) {
+    };
+    let alone = offset.is_none() && !description.shared.load(Ordering::Relaxed);
+    let position = alone.then(|| lock(&description.position));
+    let moved = catch_unwind(AssertUnwindSafe(|| {
+        let allowed = description.allows(fd, way) && (offset.is_some() || alone);
+        let slices = slices.as_slice();
+        let left = length == 0 || !allowed || description.mapped();
+        if left || !reach::is_there(slices, way) {
             // The kernel must find what other descriptors of the file have buffered.
             if let Some(buffer) = &description.buffer {
                 buffer.yield_to_others();
@@ -133,8 +162,8 @@ unsafe fn attempt(fd: c_int, way: Way, memory: Memory, offset: Option<off_t>) ->
             return None;
         }
         let Some(offset) = offset else {
-            let _position = description.position.lock().unwrap_or_else(PoisonError::into_inner);
-            // One call says where we are and moves on; what is not done of it is taken back.
+            // One call says where we are and moves on; what is not done of it is taken back. The
+            // kernel refuses what lies behind the last offset.
             let end: off_t = kernel!(SYS_lseek, fd, length, libc::SEEK_CUR);
             let at = u64::try_from(end).ok()?.checked_sub(length as u64)?;
             // SAFETY: passed on.
@@ -145,11 +174,22 @@ unsafe fn attempt(fd: c_int, way: Way, memory: Memory, offset: Option<off_t>) ->
             }
             return moved;
         };
+        // The kernel knows what to say of what lies behind the last offset.
+        offset.checked_add(length as off_t)?;
         let at = u64::try_from(offset).ok()?;
         // SAFETY: passed on.
         unsafe { serve(fd, &description, way, slices, length, at) }
-    });
-    catch_unwind(attempt).unwrap_or(None)
+    }))
+    .unwrap_or(None);
+    match moved {
+        Some(moved) => Ok((moved as ssize_t, 0)),
+        None if position.is_some() || waiting.is_some() => Ok((kernel(), process::errno())),
+        None => Err(kernel),
+    }
+}
+
+fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Through the buffer, if there is one.
@@ -256,7 +296,6 @@ unsafe fn move_bytes(
         Err(_) => errors.fetch_add(1, Ordering::Relaxed),
     };
     if way == Way::Write {
-        description.grown.store(true, Ordering::Relaxed);
         // Pages that the kernel read meanwhile may be from before or after: it writes once more.
         if description.mapped() {
             return None;

@@ -1,0 +1,249 @@
+//! `libweir_preload.so` as programs meet it: C programs of `tests/preload`, run with it in a mount of
+//! a pool whose servers are in this process. Each of their cases runs in a process of its own and
+//! checks, by what the library counts on the mount's board, who did the work.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Read as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+use weir_client::{ConnectOptions, FormOptions, Pool, PoolAddress, form};
+use weir_core::auth::{Role, Secret};
+use weir_core::config::Timing;
+use weir_fuse::{MountOptions, Session};
+use weir_server::{Server, ServerOptions};
+
+/// Longest that a case may take, on a machine with much else to do.
+const CASE_TIME_MAX: Duration = Duration::from_secs(60);
+
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/preload")
+}
+
+fn library() -> PathBuf {
+    let test = std::env::current_exe().expect("this test has a path");
+    let library = test.with_file_name("libweir_preload.so");
+    assert!(library.exists(), "{} was not built", library.display());
+    library
+}
+
+/// Says so and gives false where FUSE cannot be had.
+fn fuse_works() -> bool {
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    if let Err(error) = &device {
+        eprintln!("SKIPPED: /dev/fuse cannot be opened here ({error}): nothing was tested");
+    }
+    device.is_ok()
+}
+
+/// Short enough for a test to wait for a dead server.
+fn timing() -> Timing {
+    Timing {
+        heartbeat_ms: 200,
+        silence_ms_max: 2_000,
+        reconnect_ms: 50,
+        busy_ms_max: 5_000,
+        ..Timing::default()
+    }
+}
+
+/// A pool, its mount, and a directory elsewhere. Fields are dropped in this order.
+struct Ground {
+    session: Option<Session>,
+    /// Ends when it is dropped.
+    _servers: Vec<Server>,
+    mount: PathBuf,
+    /// The pool's directory.
+    pool: PathBuf,
+    /// What is compiled, and files of another file system.
+    scratch: PathBuf,
+    _home: TempDir,
+}
+
+impl Ground {
+    fn new(timing: Timing) -> Ground {
+        let secret = Secret::from_bytes([9; 32]);
+        let servers: Vec<_> = (0..2)
+            .map(|_| {
+                Server::start(ServerOptions {
+                    listen: "127.0.0.1:0".to_owned(),
+                    memory: vec![64 << 20],
+                    metadata_memory: 16 << 20,
+                    metadata_dir: None,
+                    secret: secret.clone(),
+                    threads: 1,
+                    timing: timing.clone(),
+                })
+                .expect("server starts")
+            })
+            .collect();
+        let addresses: Vec<_> = servers.iter().map(|server| server.address().to_string()).collect();
+        let home = tempfile::Builder::new().prefix("weir-preload-").tempdir().expect("directory");
+        let owner = home.path().metadata().expect("is there");
+        let form_options = FormOptions {
+            name: "preload".to_owned(),
+            owner_uid: owner.uid(),
+            owner_gid: owner.gid(),
+            stripe_size: 64 << 10,
+            stripe_count: 0,
+        };
+        let options = ConnectOptions { timing: timing.clone(), ..ConnectOptions::default() };
+        form(&addresses, &secret, &form_options, &options).expect("pool forms");
+        let [mount, pool, scratch] = ["mount", "pool", "scratch"].map(|name| {
+            let path = home.path().join(name);
+            std::fs::create_dir(&path).expect("directory");
+            path
+        });
+        let file =
+            serde_json::json!({ "servers": addresses, "connections": null, "timing": timing });
+        std::fs::write(pool.join("pool.json"), file.to_string()).expect("pool.json");
+        std::fs::write(pool.join("secret"), secret.to_text()).expect("secret");
+        let private = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(pool.join("secret"), private).expect("private secret");
+
+        let address = PoolAddress { servers: addresses, secret, role: Role::Mount };
+        let mounted = Pool::connect(&address, &options).expect("pool connects");
+        let mount_options =
+            MountOptions { pool_directory: Some(pool.clone()), ..MountOptions::default() };
+        let session = weir_fuse::mount(mounted, &mount, &mount_options).expect("mounts");
+        Ground { session: Some(session), _servers: servers, mount, pool, scratch, _home: home }
+    }
+
+    /// Reads and writes that programs did by themselves, as the mount counts them.
+    fn direct(&self) -> u64 {
+        let statistics = self.session.as_ref().expect("mounted").statistics();
+        let count = |name| statistics.operations.get(name).map_or(0, |operation| operation.count);
+        count("direct read") + count("direct write")
+    }
+
+    fn board(&self) -> PathBuf {
+        let entries = std::fs::read_dir(&self.pool).expect("pool's directory");
+        let mut paths = entries.map(|entry| entry.expect("entry can be read").path());
+        let is_board = |path: &PathBuf| path.to_string_lossy().contains("/board-");
+        paths.find(is_board).expect("the mount has made a board")
+    }
+
+    fn compile(&self, name: &str, flags: &[&str]) -> PathBuf {
+        let source = sources().join(format!("{name}.c"));
+        let product = self.scratch.join(format!("{name}{}", flags.concat().replace('/', "_")));
+        let mut compiler = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
+        compiler.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread"]);
+        let status = compiler.args(flags).arg(source).arg("-o").arg(&product).status();
+        assert!(status.expect("compiler runs").success(), "{name}.c does not compile");
+        product
+    }
+
+    /// As a user would run it with the library; `preloads` stand around ours, which is `*` there.
+    fn command(&self, program: &Path, preloads: &[&str]) -> Command {
+        let library = library();
+        let library = library.to_str().expect("path is text");
+        let preloads: Vec<_> =
+            preloads.iter().map(|one| if *one == "*" { library } else { one }).collect();
+        let mut command = Command::new(program);
+        command.current_dir(&self.mount);
+        command.env("LD_PRELOAD", preloads.join(" "));
+        command.env("SCRATCH", &self.scratch).env("BOARD", self.board());
+        command.env("LIBRARY", library);
+        command
+    }
+
+    /// Runs all cases of a program, or those named. Gives what went wrong.
+    fn run(&self, program: &Path, preloads: &[&str], only: &[&str]) -> String {
+        let names = Command::new(program).output().expect("program names its cases");
+        let names = String::from_utf8(names.stdout).expect("text");
+        let mut wrong = String::new();
+        for name in names.lines().filter(|name| only.is_empty() || only.contains(name)) {
+            let before = self.direct();
+            let begun = Instant::now();
+            let (status, output) =
+                bounded(self.command(program, preloads).arg(name), &self.scratch);
+            let direct = self.direct() - before;
+            println!("{name}: {status}, {direct} direct, {:?}", begun.elapsed());
+            print!("{output}");
+            if status != "exit status: 0" {
+                let shown = program.file_name().unwrap_or_default().to_string_lossy();
+                writeln!(wrong, "{shown} {name}: {status}\n{output}").expect("text");
+            }
+            self.clean();
+        }
+        wrong
+    }
+
+    /// Removes what a case has left in the mount.
+    fn clean(&self) {
+        for entry in std::fs::read_dir(&self.mount).expect("mount works") {
+            let path = entry.expect("entry can be read").path();
+            match path.symlink_metadata().expect("is there").is_dir() {
+                true => std::fs::remove_dir_all(path).expect("directory goes"),
+                false => std::fs::remove_file(path).expect("file goes"),
+            }
+        }
+    }
+
+    /// The whole of a program, without and with the compiler's checks of buffers.
+    fn test(&self, name: &str) {
+        let mut wrong = self.run(&self.compile(name, &[]), &["*"], &[]);
+        let fortified = self.compile(name, &["-D_FORTIFY_SOURCE=2", "-O2"]);
+        wrong += &self.run(&fortified, &["*"], &[]);
+        assert!(wrong.is_empty(), "{wrong}");
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        drop(self.session.take());
+    }
+}
+
+/// Runs a command for at most [`CASE_TIME_MAX`], it and what it has started; gives how it ended
+/// and what it said.
+fn bounded(command: &mut Command, scratch: &Path) -> (String, String) {
+    let path = scratch.join("output");
+    let output = File::create(&path).expect("output");
+    command
+        .stdout(output.try_clone().expect("output"))
+        .stderr(output)
+        .stdin(std::process::Stdio::null());
+    // A group of its own, so that its children can be ended with it.
+    let mut child = command.process_group(0).spawn().expect("program starts");
+    let status = wait(&mut child);
+    let mut said = String::new();
+    let read = File::open(&path).expect("output").read_to_string(&mut said);
+    read.expect("output is text");
+    (status.map_or("took too long".to_owned(), |status| status.to_string()), said)
+}
+
+fn wait(child: &mut Child) -> Option<ExitStatus> {
+    let begun = Instant::now();
+    let status = loop {
+        match child.try_wait().expect("child is ours") {
+            None if begun.elapsed() > CASE_TIME_MAX => break None,
+            None => std::thread::sleep(Duration::from_millis(3)),
+            status => break status,
+        }
+    };
+    if status.is_none() {
+        // SAFETY: names the process group that this test made, whose leader is not yet reaped.
+        unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
+        child.wait().expect("child is ours");
+    }
+    status
+}
+
+#[test]
+fn forms() {
+    if fuse_works() {
+        Ground::new(timing()).test("forms");
+    }
+}
+
+#[test]
+fn division() {
+    if fuse_works() {
+        Ground::new(timing()).test("division");
+    }
+}

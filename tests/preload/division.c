@@ -1,0 +1,421 @@
+/* Processes that divide, in every way there is, and go on working with what they share. */
+#include "check.h"
+
+#include <pthread.h>
+#include <spawn.h>
+#include <stdatomic.h>
+
+extern char **environ;
+
+enum { LENGTH = 100 * KIB };
+static unsigned char memory[LENGTH];
+
+/* Two processes take turns by these. */
+static int to_child[2], to_parent[2];
+
+static void turns(void)
+{
+    CHECK(pipe(to_child) == 0 && pipe(to_parent) == 0);
+}
+
+static void tell(int *way)
+{
+    EQUAL(write(way[1], "x", 1), 1);
+}
+
+static void wait_for(int *way)
+{
+    char byte;
+    EQUAL(read(way[0], &byte, 1), 1);
+}
+
+static int made(const char *name, size_t length)
+{
+    int fd = borrowed(name, O_CREAT | O_RDWR);
+    for (size_t at = 0; at < length; at += sizeof memory) {
+        size_t part = length - at < sizeof memory ? length - at : sizeof memory;
+        fill(memory, 1, at, part);
+        EQUAL(pwrite(fd, memory, part, (off_t)at), part);
+    }
+    return fd;
+}
+
+static void reads_next(int fd, uint64_t *at)
+{
+    memset(memory, 0, sizeof memory);
+    EQUAL(read(fd, memory, LENGTH), LENGTH);
+    CHECK(filled(memory, 1, *at, LENGTH));
+    *at += LENGTH;
+}
+
+/* Each in turn reads on where the other one stopped. */
+static void alternates(int fd, int child)
+{
+    for (int round = 0; round < 4; round++) {
+        uint64_t at = (uint64_t)(2 * round + child) * LENGTH;
+        if (child || round) wait_for(child ? to_child : to_parent);
+        EQUAL(lseek(fd, 0, SEEK_CUR), at);
+        reads_next(fd, &at);
+        tell(child ? to_parent : to_child);
+    }
+}
+
+static void forked(void)
+{
+    warm();
+    turns();
+    int fd = made("f", 8 * LENGTH);
+    EQUAL(lseek(fd, 0, SEEK_SET), 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        alternates(fd, 1);
+        /* By connections of its own. */
+        borrow(fd);
+        DIRECTLY(1, EQUAL(pread(fd, memory, LENGTH, LENGTH), LENGTH));
+        CHECK(filled(memory, 1, LENGTH, LENGTH));
+        fill(memory, 2, 0, LENGTH);
+        DIRECTLY(1, EQUAL(pwrite(fd, memory, LENGTH, 0), LENGTH));
+        /* What it opens by itself is its own. */
+        int own = borrowed("own", O_CREAT | O_RDWR);
+        DIRECTLY(1, EQUAL(write(own, memory, LENGTH), LENGTH));
+        holds(own, 2, 0, LENGTH);
+        _exit(0);
+    }
+    alternates(fd, 0);
+    ends_well(child);
+    holds(fd, 2, 0, LENGTH);
+    holds(fd, 1, LENGTH, LENGTH);
+    DIRECTLY(1, EQUAL(pread(fd, memory, LENGTH, LENGTH), LENGTH));
+    fill(memory, 3, 0, LENGTH);
+    DIRECTLY(1, EQUAL(pwrite(fd, memory, LENGTH, 0), LENGTH));
+    holds(fd, 3, 0, LENGTH);
+    EQUAL(access("own", F_OK), 0);
+}
+
+/* Parent and children at work at the same time, some of them killed. */
+static void killed_children(void)
+{
+    warm();
+    int fd = made("f", 4 * LENGTH);
+    for (int round = 0; round < 6; round++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            for (unsigned turn = 0;; turn++) {
+                fill(memory, turn, 0, LENGTH);
+                if (pwrite(fd, memory, LENGTH, 16 * LENGTH) != LENGTH) _exit(1);
+                if (pread(fd, memory, LENGTH, LENGTH) != LENGTH || !filled(memory, 1, LENGTH, LENGTH)) _exit(1);
+            }
+        }
+        for (int turn = 0; turn < 10 + round; turn++) holds(fd, 1, LENGTH, 3 * LENGTH);
+        EQUAL(kill(child, SIGKILL), 0);
+        int status;
+        EQUAL(waitpid(child, &status, 0), child);
+        CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+        holds(fd, 1, 0, 4 * LENGTH);
+        DIRECTLY(1, EQUAL(pread(fd, memory, LENGTH, 0), LENGTH));
+    }
+}
+
+/* Children of children, and many at once. */
+static void generations(void)
+{
+    warm();
+    int fd = made("f", LENGTH);
+    for (unsigned child = 0; child < 4; child++) {
+        if (fork() == 0) {
+            pid_t grandchild = fork();
+            unsigned number = 2 * child + (grandchild == 0);
+            borrow(fd);
+            fill(memory, 10 + number, 0, LENGTH);
+            EQUAL(pwrite(fd, memory, LENGTH, (1 + (off_t)number) * LENGTH), LENGTH);
+            if (grandchild) ends_well(grandchild);
+            _exit(0);
+        }
+    }
+    for (int child = 0; child < 4; child++) {
+        int status;
+        CHECK(wait(&status) > 0);
+        EQUAL(status, 0);
+    }
+    unsigned char *expected = allocate(LENGTH);
+    for (unsigned number = 0; number < 8; number++) {
+        fill(expected, 10 + number, 0, LENGTH);
+        EQUAL(bare_pread(fd, memory, LENGTH, (1 + (off_t)number) * LENGTH), LENGTH);
+        CHECK(memcmp(memory, expected, LENGTH) == 0);
+    }
+}
+
+/* As the kernel divides it, past the C library. */
+static void bare_clone(void)
+{
+    warm();
+    turns();
+    int fd = made("f", 8 * LENGTH);
+    EQUAL(lseek(fd, 0, SEEK_SET), 0);
+    pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL);
+    CHECK(child >= 0);
+    if (child == 0) {
+        alternates(fd, 1);
+        EQUAL(close(dup(fd)), 0);
+        int own = borrowed("own", O_CREAT | O_RDWR);
+        fill(memory, 2, 0, LENGTH);
+        for (int i = 0; i < 20; i++) {
+            /* The parent's are counted too. */
+            uint64_t before = direct();
+            EQUAL(pwrite(own, memory, LENGTH, 0), LENGTH);
+            CHECK(direct() > before);
+            EQUAL(pread(fd, memory, LENGTH, 0), LENGTH);
+            fill(memory, 2, 0, LENGTH);
+        }
+        holds(own, 2, 0, LENGTH);
+        syscall(SYS_exit_group, 0);
+    }
+    alternates(fd, 0);
+    for (int i = 0; i < 20; i++) holds(fd, 1, 0, 8 * LENGTH);
+    ends_well(child);
+    DIRECTLY(1, EQUAL(pread(fd, memory, LENGTH, 0), LENGTH));
+    CHECK(filled(memory, 1, 0, LENGTH));
+}
+
+static char *const cat[] = {"cat", NULL};
+
+/* The child of a `vfork` has our memory: what it closes there stays open here. */
+static void vforked(void)
+{
+    warm();
+    int in = made("in", 3 * LENGTH), out = borrowed("out", O_CREAT | O_RDWR | O_CLOEXEC);
+    EQUAL(lseek(in, LENGTH, SEEK_SET), LENGTH);
+    for (int round = 0; round < 3; round++) {
+        pid_t child = vfork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            /* As shells do. */
+            if (dup2(in, 0) != 0 || dup2(out, 1) != 1) _exit(1);
+            int spare = dup(out);
+            close(in);
+            close(out);
+            close(spare);
+            closefrom(3);
+            execvp(cat[0], cat);
+            _exit(1);
+        }
+        ends_well(child);
+        /* It has moved the position that it shares with us. */
+        EQUAL(lseek(in, 0, SEEK_CUR), 3 * LENGTH);
+        EQUAL(lseek(out, 0, SEEK_CUR), 2 * LENGTH * (round + 1));
+        DIRECTLY(1, EQUAL(pread(in, memory, LENGTH, LENGTH), LENGTH));
+        CHECK(filled(memory, 1, LENGTH, LENGTH));
+        EQUAL(bare_pread(out, memory, LENGTH, 2 * LENGTH * round), LENGTH);
+        CHECK(filled(memory, 1, LENGTH, LENGTH));
+        EQUAL(lseek(in, LENGTH, SEEK_SET), LENGTH);
+        /* One that fails to execute, and one within another. */
+        child = vfork();
+        if (child == 0) {
+            close(in);
+            _exit(7);
+        }
+        int status;
+        EQUAL(waitpid(child, &status, 0), child);
+        EQUAL(WEXITSTATUS(status), 7);
+        DIRECTLY(1, EQUAL(pread(in, memory, LENGTH, 0), LENGTH));
+    }
+    int later = borrowed("later", O_CREAT | O_RDWR);
+    DIRECTLY(1, EQUAL(write(later, memory, LENGTH), LENGTH));
+}
+
+/* A child that was given a descriptor, even one that executing would close, writes at the position
+   that we share with it, at the same time as we. */
+static void writes_with(int way)
+{
+    int fd = borrowed("both", O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC);
+    enum { LINES = 300 };
+    static char *const writer[] = {"bash", "-c", "for ((i = 0; i < 300; i++)); do echo childrens; done", NULL};
+    pid_t child;
+    if (way == 0) {
+        child = vfork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            dup2(fd, 1);
+            execvp(writer[0], writer);
+            _exit(1);
+        }
+    } else {
+        posix_spawn_file_actions_t actions;
+        EQUAL(posix_spawn_file_actions_init(&actions), 0);
+        EQUAL(posix_spawn_file_actions_adddup2(&actions, fd, 1), 0);
+        EQUAL((way == 1 ? posix_spawn : posix_spawnp)(&child, way == 1 ? "/bin/bash" : "bash", &actions, NULL, writer, environ), 0);
+        EQUAL(posix_spawn_file_actions_destroy(&actions), 0);
+    }
+    for (int i = 0; i < LINES; i++) EQUAL(write(fd, "parentals\n", 10), 10);
+    ends_well(child);
+    FILE *file = fopen("both", "r");
+    CHECK(file != NULL);
+    char line[32];
+    int children = 0, parents = 0;
+    while (fgets(line, sizeof line, file)) {
+        children += strcmp(line, "childrens\n") == 0;
+        parents += strcmp(line, "parentals\n") == 0;
+    }
+    EQUAL(children, LINES);
+    EQUAL(parents, LINES);
+    fclose(file);
+    close(fd);
+}
+
+static void children_that_write(void)
+{
+    warm();
+    for (int way = 0; way < 3; way++) writes_with(way);
+}
+
+static void shells(void)
+{
+    warm();
+    int fd = made("in", 2 * LENGTH);
+    /* Children write to one descriptor one after the other, each begun by a shell. */
+    EQUAL(system("{ cat in; echo a; cat in; (echo b); } >out"), 0);
+    struct stat status;
+    EQUAL(stat("out", &status), 0);
+    EQUAL(status.st_size, 4 * LENGTH + 4);
+    int out = borrowed("out", O_RDWR);
+    DIRECTLY(1, EQUAL(pread(out, memory, LENGTH, 0), LENGTH));
+    CHECK(filled(memory, 1, 0, LENGTH));
+    EQUAL(pread(out, memory, LENGTH, 2 * LENGTH), LENGTH);
+    CHECK(memcmp(memory, "a\n", 2) == 0 && filled(memory + 2, 1, 0, LENGTH - 2));
+    /* One that inherits our descriptor and goes on where we stopped, and we where it did. */
+    EQUAL(lseek(out, 0, SEEK_SET), 0);
+    EQUAL(write(out, "begun ", 6), 6);
+    EQUAL(dup2(out, 9), 9);
+    EQUAL(system("echo -n 'done by dd' | dd bs=10 status=none >&9"), 0);
+    EQUAL(write(out, " ended", 6), 6);
+    EQUAL(pread(out, memory, 22, 0), 22);
+    CHECK(memcmp(memory, "begun done by dd ended", 22) == 0);
+    /* Through pipes. */
+    FILE *pipe = popen("cat in", "r");
+    CHECK(pipe != NULL);
+    for (int part = 0; part < 2; part++) {
+        EQUAL(fread(memory, 1, LENGTH, pipe), LENGTH);
+        CHECK(filled(memory, 1, (uint64_t)part * LENGTH, LENGTH));
+    }
+    EQUAL(pclose(pipe), 0);
+    pipe = popen("cat >piped", "w");
+    CHECK(pipe != NULL);
+    EQUAL(fwrite(memory, 1, LENGTH, pipe), LENGTH);
+    EQUAL(pclose(pipe), 0);
+    int piped = borrowed("piped", O_RDONLY);
+    holds(piped, 1, LENGTH, 0);
+    DIRECTLY(1, EQUAL(pread(piped, memory, LENGTH, 0), LENGTH));
+    CHECK(filled(memory, 1, LENGTH, LENGTH));
+    DIRECTLY(1, EQUAL(pread(fd, memory, LENGTH, 0), LENGTH));
+    EQUAL(system("exit 3"), 3 << 8);
+    EQUAL(system("set -e; for i in 1 2 3; do (dd if=in of=copy$i bs=64k status=none) & done; wait; cmp in copy2; "
+                 "exec 7<>in; head -c 10 <&7 >/dev/null; dd bs=1 count=1 <&7 status=none >/dev/null; cat copy3 | cmp - in"), 0);
+}
+
+static atomic_int ended;
+
+static void *transfers(void *argument)
+{
+    int fd = *(int *)argument;
+    unsigned char *own = allocate(LENGTH);
+    while (!ended) {
+        for (int part = 0; part < 4; part++) {
+            EQUAL(pread(fd, own, LENGTH, part * LENGTH), LENGTH);
+            CHECK(filled(own, 1, (uint64_t)part * LENGTH, LENGTH));
+        }
+        int other = open("own", O_CREAT | O_RDWR, 0600);
+        CHECK(other >= 0);
+        fill(own, 5, 0, LENGTH);
+        EQUAL(pwrite(other, own, LENGTH, 0), LENGTH);
+        EQUAL(close(other), 0);
+    }
+    free(own);
+    return NULL;
+}
+
+/* Other threads are in the middle of transfers, of opening and closing. */
+static void with_threads(void)
+{
+    warm();
+    int fd = made("f", 4 * LENGTH);
+    pthread_t threads[3];
+    for (int i = 0; i < 3; i++) CHECK(pthread_create(&threads[i], NULL, transfers, &fd) == 0);
+    for (int round = 0; round < 60; round++) {
+        pid_t child = round % 3 == 2 ? vfork() : fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            if (round % 3 == 2) {
+                execlp("true", "true", NULL);
+                _exit(1);
+            }
+            alarm(30);
+            char byte;
+            if (round % 2) {
+                int own = open("childs", O_CREAT | O_RDWR, 0600);
+                static unsigned char mine[LENGTH];
+                fill(mine, 6, 0, LENGTH);
+                for (int i = 0; i < 3; i++) EQUAL(pwrite(own, mine, LENGTH, 0), LENGTH);
+                holds(own, 6, 0, LENGTH);
+                holds(fd, 1, 0, LENGTH);
+            }
+            EQUAL(pread(fd, &byte, 1, 0), 1);
+            _exit(0);
+        }
+        ends_well(child);
+    }
+    ended = 1;
+    for (int i = 0; i < 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    DIRECTLY(1, EQUAL(pread(fd, memory, LENGTH, 0), LENGTH));
+}
+
+/* Begun anew with descriptors that it inherits: one shared position, by the kernel. */
+static void executed(void)
+{
+    warm();
+    int fd = made("f", 4 * LENGTH);
+    EQUAL(lseek(fd, LENGTH, SEEK_SET), LENGTH);
+    EQUAL(dup2(fd, 0), 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        execl("/proc/self/exe", "division", "inherits", NULL);
+        _exit(1);
+    }
+    ends_well(child);
+    EQUAL(lseek(fd, 0, SEEK_CUR), 3 * LENGTH);
+    holds(fd, 1, 0, 4 * LENGTH);
+}
+
+static void inherits(void)
+{
+    /* By the harness it is called without what it would inherit. */
+    if (lseek(0, 0, SEEK_CUR) != LENGTH) return;
+    warm();
+    borrow(0);
+    uint64_t at = LENGTH;
+    reads_next(0, &at);
+    reads_next(0, &at);
+    DIRECTLY(1, EQUAL(pread(0, memory, LENGTH, 0), LENGTH));
+    CHECK(filled(memory, 1, 0, LENGTH));
+}
+
+static const struct test tests[] = {
+    {"forked", forked},
+    {"killed_children", killed_children},
+    {"generations", generations},
+    {"bare_clone", bare_clone},
+    {"vforked", vforked},
+    {"children_that_write", children_that_write},
+    {"shells", shells},
+    {"with_threads", with_threads},
+    {"executed", executed},
+    {"inherits", inherits},
+    {NULL, NULL},
+};
+
+int main(int count, char **arguments)
+{
+    return run_tests(count, arguments, tests);
+}
