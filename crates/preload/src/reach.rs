@@ -4,6 +4,7 @@
 use crate::real::kernel;
 use crate::transfer::Way;
 use libc::c_int;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering};
 use weir_core::slice::Slice;
 
@@ -11,6 +12,12 @@ use weir_core::slice::Slice;
 static CAN_ASK: AtomicU8 = AtomicU8::new(0);
 const YES: u8 = 1;
 const NO: u8 = 2;
+
+thread_local! {
+    /// First and last page that were there the last time, and for what. Programs use a buffer again
+    /// and again, and asking each time would cost small requests a twentieth.
+    static LAST: Cell<(usize, usize, c_int)> = const { Cell::new((0, 0, 0)) };
+}
 
 /// Whether all slices may be used in this way. Of each the first and the last page are looked at:
 /// a program that errs names memory that is not there, or runs over the end of what is.
@@ -25,7 +32,16 @@ pub(crate) fn is_there(slices: &[Slice], way: Way) -> bool {
         let start = slice.pointer as usize;
         let (first, last) =
             (start & !(page - 1), start.saturating_add(slice.length - 1) & !(page - 1));
-        populated(first, page, advice) && (first == last || populated(last, page, advice))
+        let pages = (first, last, advice);
+        if LAST.get() == pages {
+            return true;
+        }
+        let there =
+            populated(first, page, advice) && (first == last || populated(last, page, advice));
+        if there {
+            LAST.set(pages);
+        }
+        there
     })
 }
 
