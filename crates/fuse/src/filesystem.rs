@@ -77,6 +77,7 @@ impl Filesystem for WeirFilesystem {
 
     fn destroy(&mut self) {
         self.0.locks.end(&self.0);
+        self.0.unpin_all();
         // The kernel does not say so of each when a mount ends.
         let left = self.0.files.drain();
         let close = async {
@@ -89,8 +90,8 @@ impl Filesystem for WeirFilesystem {
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let who = self.0.who(request);
-        let found =
-            self.0.run(Operation::Lookup, self.0.fs().lookup(&who, place(parent, name), false));
+        let look = self.0.lookup(&who, Ino(parent.0), name.as_bytes());
+        let found = self.0.run(Operation::Lookup, look);
         self.0.reply_entry(parent, name, found, reply);
     }
 
@@ -285,8 +286,14 @@ impl Filesystem for WeirFilesystem {
             Ok((file, attributes)) => {
                 let (handle, treatment) = self.0.opened(file, &attributes, flags.0, time);
                 reply.opened(handle, treatment);
+                self.0.was_opened(Ino(ino.0));
             }
-            Err(errno) => reply.error(errno),
+            Err(errno) => {
+                if errno == Errno::ESTALE {
+                    self.0.was_overtaken(Ino(ino.0));
+                }
+                reply.error(errno);
+            }
         }
     }
 

@@ -14,6 +14,7 @@ mod handles;
 mod ioctl;
 mod locks;
 mod names;
+mod pins;
 mod session;
 mod shared;
 mod signals;

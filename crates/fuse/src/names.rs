@@ -52,6 +52,11 @@ impl Names {
         self.known().remove(&ino);
     }
 
+    /// Directory and name.
+    pub(crate) fn place(&self, ino: u64) -> Option<(u64, Box<[u8]>)> {
+        self.known().get(&ino).map(|entry| (entry.parent, entry.name.clone()))
+    }
+
     pub(crate) fn parent(&self, ino: u64) -> Option<u64> {
         self.known().get(&ino).map(|entry| entry.parent)
     }

@@ -8,6 +8,7 @@ use crate::handles::Handles;
 use crate::ioctl::Lender;
 use crate::locks::Locks;
 use crate::names::Names;
+use crate::pins::Pins;
 use crate::session::MountOptions;
 use crate::statistics::{Counters, FileCounters, Operation, Statistics};
 use crate::tuning::Tuning;
@@ -43,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) files: Handles<Open>,
     pub(crate) directories: Handles<Directory>,
     pub(crate) names: Names,
+    pub(crate) pins: Pins,
     pub(crate) cached: Cached,
     pub(crate) locks: Locks,
     /// Tells the kernel what changed.
@@ -96,6 +98,7 @@ impl Shared {
             files: Handles::new(),
             directories: Handles::new(),
             names: Names::default(),
+            pins: Pins::default(),
             cached: Cached::default(),
             locks: Locks::default(),
             notifier: OnceLock::new(),

@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_fuse::MountOptions;
 
@@ -276,4 +277,41 @@ fn data_and_holes_are_found_stripe_by_stripe_and_far_apart() {
         assert_eq!(metadata.len(), far as u64 + 1);
         assert!(metadata.blocks() <= 128, "{} blocks", metadata.blocks());
     });
+}
+
+#[test]
+fn a_name_that_others_keep_replacing_can_always_be_opened() {
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(1, 64 << 20);
+    let options = MountOptions::default();
+    let mounts = [pool.mount(&options), pool.mount(&options)];
+    fs::write(mounts[0].join("current"), b"0").unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for index in 0..3 {
+            let (mounts, over) = (&mounts, &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    let new = mounts[1].join(format!("new{index}"));
+                    fs::write(&new, b"1").unwrap();
+                    fs::rename(&new, mounts[1].join("current")).unwrap();
+                }
+            });
+        }
+        let begun = Instant::now();
+        let mut failure = None;
+        while begun.elapsed() < Duration::from_secs(3) && failure.is_none() {
+            failure = fs::read(mounts[0].join("current")).err();
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(failure.is_none(), "{failure:?}");
+    });
+    for mount in mounts {
+        mount.end();
+    }
+    // What was held open for the sake of it is gone.
+    let pool = pool.connect();
+    assert_eq!(pool.run(pool.fs().usage()).unwrap().inodes, 2);
 }
