@@ -217,6 +217,10 @@ fn blocks_tell_of_holes_also_when_nobody_has_the_file_open() {
         drop(written("sparse", &[(0, 5), (FAR, 5)]));
         drop(written("dense", &[(MIB as u64, MIB), (0, MIB)]));
         written("longer", &[(0, 1000)]).set_len(FAR).unwrap();
+        drop(written("grown", &[(0, 1000)]));
+        let path = c_path(&mount.join("grown"));
+        // SAFETY: a string ended by a NUL.
+        check(unsafe { libc::truncate(path.as_ptr(), FAR as i64) }).unwrap();
         written("shorter", &[(0, 1000), (FAR, 5)]).set_len(1000).unwrap();
         let punched = written("punched", &[(0, 4 * MIB)]);
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -228,6 +232,7 @@ fn blocks_tell_of_holes_also_when_nobody_has_the_file_open() {
             assert!((1..1000).contains(&blocks("sparse")), "{}", blocks("sparse"));
             assert_eq!(blocks("dense"), 2 * MIB as u64 / 512);
             assert!((2..1000).contains(&blocks("longer")), "{}", blocks("longer"));
+            assert!((2..1000).contains(&blocks("grown")), "{}", blocks("grown"));
             assert!((2..1000).contains(&blocks("shorter")), "{}", blocks("shorter"));
             assert_eq!(blocks("punched"), MIB as u64 / 512);
         }

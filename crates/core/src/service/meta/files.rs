@@ -278,7 +278,9 @@ impl MetaService {
                 }
             }
         }
-        let quiet = self.live.writers(ino) == 0;
+        // What a settled file has no holes in stays so when it is cut, not when it grows.
+        let whole = size == 0 || (inode.settled && size <= inode.size);
+        let quiet = whole && self.live.writers(ino) == 0;
         let inode = txn.change(ino);
         begin_cut(inode, size, quiet);
         clear_set_ids(inode, who);

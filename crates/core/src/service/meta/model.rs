@@ -632,11 +632,12 @@ impl Pair {
             assert_eq!((pending.cut, pending.size), (cut, size));
             assert!(version > file.version);
             assert!(file.pending.is_none_or(|(older, _)| older.epoch < pending.epoch));
+            let whole = size == 0 || file.size.is_some_and(|old| size <= old);
             file.version = version;
             file.size = None;
             file.objects = true;
             let pending = PendingModel { cut, size, epoch: pending.epoch, version };
-            file.pending = Some((pending, quiet));
+            file.pending = Some((pending, quiet && whole));
         }
         if let Some((pending, was_quiet)) = file.pending.filter(|_| ends) {
             let request = MetaRequest::EndTruncate { ino, epoch: pending.epoch };

@@ -105,8 +105,8 @@ pub(super) struct Cut {
     pub(super) pending: PendingTruncate,
     /// The version that it made.
     pub(super) version: u64,
-    /// Whether nobody had the file open for writing when it began. If so, and the version is still
-    /// the same when it ends, the file's size is what it was cut to.
+    /// Whether nobody had the file open for writing when it began, and it has no holes then. If so,
+    /// and the version is still the same when it ends, the file is settled with what it was cut to.
     pub(super) quiet: bool,
 }
 

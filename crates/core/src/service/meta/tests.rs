@@ -430,9 +430,20 @@ fn truncations_merge_and_the_newest_one_ends_them() {
     assert!(bed.look("file").unwrap().unsettled.is_some(), "a report in front of it is ignored");
     bed.done(MetaRequest::EndTruncate { ino, epoch: third.epoch });
     let record = bed.look("file").unwrap();
-    assert_eq!((record.unsettled, record.attributes.size), (None, 90));
+    let version = record.unsettled.expect("it grew: the targets know what it holds").version;
+    assert_eq!(record.attributes.size, 90);
     let (fresh, _) = bed.truncate(ino, 95, None);
     assert_eq!((fresh.cut, fresh.size), (95, 95), "what was ended is forgotten");
+    bed.done(MetaRequest::EndTruncate { ino, epoch: fresh.epoch });
+    let settlement = Settlement { version: version + 1, size: 95, mtime: WallTime(1) };
+    bed.done(MetaRequest::Settle { ino, settlement });
+    for size in [80, 0] {
+        let (cut, _) = bed.truncate(ino, size, None);
+        assert!(bed.look("file").unwrap().unsettled.is_some(), "not before the targets know");
+        bed.done(MetaRequest::EndTruncate { ino, epoch: cut.epoch });
+        let record = bed.look("file").unwrap();
+        assert_eq!((record.unsettled, record.attributes.size), (None, size), "it only shrank");
+    }
     let too_large = MetaRequest::BeginTruncate { ino, size: u64::MAX, handle: None };
     assert_eq!(bed.fails(too_large), Code::TooLarge);
     let directory = MetaRequest::BeginTruncate { ino: Ino::ROOT, size: 0, handle: None };
