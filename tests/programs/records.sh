@@ -7,8 +7,7 @@ set -euo pipefail
 # On the pool every second process works through a mount of its own.
 second=$PWD
 if on_pool; then
-    mounted=${INPUT%/*}/second
-    mkdir "$mounted"
+    mounted=$(mktemp -d -p "${INPUT%/*}")
     "$WEIR_COMMAND" mount "$mounted" >&2
     trap '"$WEIR_COMMAND" umount "$mounted" >&2' EXIT
     second=$mounted/${PWD#"$WEIR_MOUNT"/}
