@@ -75,11 +75,15 @@ struct Waiting {
     leaving: bool,
 }
 
-/// What the pool is to be told: that nobody wants this lock any more, nor waits for it.
+/// What the pool is to be told: that nobody waits for this lock any more, and that its owner has let
+/// go of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Debt {
     lock: Lock,
+    /// The wait to end; if it has ended with the lock, that is let go.
     ticket: Option<u64>,
+    /// Whether it is let go in any case.
+    unlock: bool,
 }
 
 #[derive(Default)]
@@ -188,6 +192,17 @@ impl State {
         }
     }
 
+    /// A request for a lock has ended, and whether it is held is open. Where its owner held nothing
+    /// before, he shall not have it; else he keeps what he has, and it goes when he closes the file.
+    fn asked_in_vain(&mut self, lock: &Lock, ticket: Option<u64>) {
+        let held = self.held.get_mut(&(lock.ino, lock.owner));
+        let unlock = held.is_some_and(|held| held.asking == 1 && !*held.kind(lock.kind));
+        self.asked(lock, !unlock);
+        if unlock || ticket.is_some() {
+            self.owe(Debt { lock: *lock, ticket, unlock });
+        }
+    }
+
     /// Takes a wait out, with how its lock ended.
     fn finish(&mut self, ticket: u64, may_hold: bool) -> Option<Waiting> {
         let wait = self.waits.remove(&ticket)?;
@@ -292,12 +307,15 @@ impl Shared {
             result
         };
         if !wait {
-            let result = ask(None);
-            let refused = result.as_ref().is_err_and(|error| is_refusal(error.code));
-            self.locks.lock().asked(&lock, !refused);
-            return match result {
-                Ok(_) => self.granted(lock.ino, reply),
-                Err(error) => reply.error(errno(&error)),
+            return match ask(None) {
+                Ok(_) => {
+                    self.locks.lock().asked(&lock, true);
+                    self.granted(lock.ino, reply);
+                }
+                Err(error) => {
+                    self.failed(&lock, None, &error);
+                    reply.error(errno(&error));
+                }
             };
         }
         // Before it is asked for: the news may come before the answer.
@@ -312,12 +330,14 @@ impl Shared {
             state.waits.insert(ticket, waiting);
             ticket
         };
-        let result = ask(Some(ticket)).and_then(|held| {
-            if !held {
-                self.locks.ring(self)?;
-            }
-            Ok(held)
-        });
+        let result = match ask(Some(ticket)) {
+            // Nobody would attend to it: it does not wait.
+            Ok(false) => self.locks.ring(self).map(|()| false).or_else(|error| {
+                let held = self.pool.run(self.fs().cancel_lock(ticket))?;
+                if held { Ok(true) } else { Err(error) }
+            }),
+            result => result,
+        };
         let mut state = self.locks.lock();
         match result {
             Ok(true) => {
@@ -333,18 +353,28 @@ impl Shared {
                 }
             }
             Err(error) => {
-                let refused = is_refusal(error.code);
-                if let Some(wait) = state.finish(ticket, !refused) {
+                let wait = state.waits.remove(&ticket);
+                drop(state);
+                // Else the news was quicker, and it is held.
+                if let Some(wait) = wait {
+                    self.failed(&lock, Some(ticket), &error);
                     wait.reply.error(errno(&error));
-                    if !refused {
-                        state.owe(Debt { lock, ticket: Some(ticket) });
-                        drop(state);
-                        // Without a thread the lease has to do.
-                        let _ = self.locks.ring(self);
-                    }
                 }
             }
         }
+    }
+
+    /// A lock was asked for, and is not to be had; or it is open whether it is held.
+    fn failed(self: &Arc<Self>, lock: &Lock, ticket: Option<u64>, error: &Error) {
+        let mut state = self.locks.lock();
+        if is_refusal(error.code) {
+            state.asked(lock, false);
+            return;
+        }
+        state.asked_in_vain(lock, ticket);
+        drop(state);
+        // Without a thread the lease has to do.
+        let _ = self.locks.ring(self);
     }
 
     /// A program has its lock. What the kernel believes of the file was perhaps true before: who has
@@ -382,7 +412,7 @@ impl Shared {
         match result {
             Err(error) if !is_refusal(error.code) => {
                 tracing::debug!(%error, "a lock is let go later");
-                self.locks.lock().owe(Debt { lock, ticket: None });
+                self.locks.lock().owe(Debt { lock, ticket: None, unlock: true });
                 // Without a thread the lease has to do.
                 let _ = self.locks.ring(self);
                 Ok(())
@@ -520,7 +550,7 @@ async fn attend(shared: &Shared) {
                 let held = *left.as_ref().unwrap_or(&false);
                 let Some(wait) = state.finish(ticket, held || left.is_err()) else { continue };
                 if left.is_err() {
-                    state.owe(Debt { lock: wait.lock, ticket: Some(ticket) });
+                    state.owe(Debt { lock: wait.lock, ticket: Some(ticket), unlock: false });
                 }
                 match held {
                     true => granted.push(wait),
@@ -548,12 +578,11 @@ fn is_another_life(code: Code) -> bool {
 }
 
 async fn pay(shared: &Shared, debt: &Debt) -> Result<()> {
-    if let Some(ticket) = debt.ticket
-        && !shared.fs().cancel_lock(ticket).await?
-    {
-        return Ok(());
-    }
-    shared.fs().unlock(debt.lock).await
+    let held = match debt.ticket {
+        Some(ticket) => shared.fs().cancel_lock(ticket).await?,
+        None => false,
+    };
+    if held || debt.unlock { shared.fs().unlock(debt.lock).await } else { Ok(()) }
 }
 
 /// The waits that the pool knows of, those that a signal has come for, and a debt.
@@ -598,7 +627,7 @@ impl State {
             self.waits.iter().filter(queued).map(|(&ticket, _)| ticket).collect();
         for ticket in tickets {
             let Some(wait) = self.finish(ticket, true) else { continue };
-            self.owe(Debt { lock: wait.lock, ticket: Some(ticket) });
+            self.owe(Debt { lock: wait.lock, ticket: Some(ticket), unlock: false });
             wait.reply.error(errno(error));
         }
     }

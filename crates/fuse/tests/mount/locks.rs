@@ -631,16 +631,20 @@ fn a_lock_is_let_go_also_if_the_pool_did_not_answer() {
     let held = &wire.held;
     let (a, b) = (pool.mount(&MountOptions::default()), pool.mount(&MountOptions::default()));
     fs::write(a.join("f"), b"").unwrap();
+    fs::write(a.join("g"), b"").unwrap();
+    let (g_on_a, refused) = (open(&a.join("g")), open(&b.join("g")));
     let (on_a, on_b) = (open(&a.join("f")), open(&b.join("f")));
     set(&on_a, EXCLUSIVE, 0, 5).unwrap();
     flock(&on_a, libc::LOCK_EX).unwrap();
     std::thread::scope(|scope| {
-        let (waits, refused) = (scope.spawn(|| wait(&on_b, SHARED, 0, 1)), open(&b.join("f")));
+        let waits = scope.spawn(|| wait(&on_b, SHARED, 0, 1));
         std::thread::sleep(Duration::from_millis(300));
         held.store(true, Ordering::Relaxed);
         // A dead server is an error in seconds, for him who waits too.
         assert_eq!(errno(waits.join().unwrap()), libc::EIO);
+        // These are free, but it is not heard, and may come to be locked by what is on its way.
         assert_eq!(errno(flock(&refused, libc::LOCK_EX | libc::LOCK_NB)), libc::EIO);
+        assert_eq!(errno(wait(&refused, EXCLUSIVE, 0, 0)), libc::EIO);
         set(&on_a, FREE, 0, 5).unwrap();
         assert_eq!(errno(set(&on_a, EXCLUSIVE, 0, 5)), libc::EIO);
         drop(on_a);
@@ -649,12 +653,14 @@ fn a_lock_is_let_go_also_if_the_pool_did_not_answer() {
     // Neither is the holder's lock left, nor did those get one who were told of an error.
     soon("range is free", SOON, || set(&on_b, EXCLUSIVE, 0, 0));
     soon("file is free", SOON, || flock(&on_b, libc::LOCK_EX | libc::LOCK_NB));
+    soon("file is free", SOON, || flock(&g_on_a, libc::LOCK_EX | libc::LOCK_NB));
+    soon("range is free", SOON, || set(&g_on_a, EXCLUSIVE, 0, 0));
     let on_a = open(&a.join("f"));
     set(&on_b, FREE, 0, 0).unwrap();
     flock(&on_b, libc::LOCK_UN).unwrap();
     soon("range is free", SOON, || set(&on_a, EXCLUSIVE, 0, 0));
     soon("file is free", SOON, || flock(&on_a, libc::LOCK_EX | libc::LOCK_NB));
-    drop((on_a, on_b));
+    drop((on_a, on_b, g_on_a, refused));
     a.end();
     b.end();
 }
