@@ -9,6 +9,8 @@
 mod audit;
 mod client;
 mod crowd;
+#[cfg(test)]
+mod locks;
 mod model;
 mod names;
 mod net;
