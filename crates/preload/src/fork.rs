@@ -4,7 +4,7 @@
 //! shared, and the kernel, which keeps their position, must be the one to move it.
 
 use crate::process::{self, Inside};
-use crate::{buffer, engine, files};
+use crate::{buffer, engine, files, memory};
 use std::cell::UnsafeCell;
 
 /// What [`prepare`] holds until the child has been made. Touched by the thread that forks alone,
@@ -33,11 +33,13 @@ extern "C" fn prepare() {
     let held = (files::hold(), engines, buffers, inside);
     // SAFETY: the locks are ours now.
     unsafe { *HELD.0.get() = Some(held) };
+    memory::hold();
 }
 
 extern "C" fn parent() {
     // SAFETY: the locks are ours still, or there is nothing.
     if let Some((files, engines, buffers, _inside)) = unsafe { (*HELD.0.get()).take() } {
+        memory::let_go();
         drop((files, engines, buffers));
         // Also what another thread opened a moment ago.
         files::share(true);
@@ -49,6 +51,7 @@ extern "C" fn child() {
     let Some((files, engines, buffers, _inside)) = (unsafe { (*HELD.0.get()).take() }) else {
         return;
     };
+    memory::let_go();
     abandon(files, engines, buffers);
 }
 
@@ -63,6 +66,10 @@ fn abandon(files: files::Held, engines: engine::Held, buffers: buffer::Held) {
 /// have held a lock at that moment: then there is nobody here to give it back, and everything is
 /// left to the kernel.
 pub(crate) fn adopted_by_stranger() {
+    if !memory::try_hold() {
+        return process::end();
+    }
+    memory::let_go();
     match (files::try_hold(), engine::try_hold(), buffer::try_hold()) {
         (Some(files), Some(engines), Some(buffers)) => abandon(files, engines, buffers),
         _ => process::end(),

@@ -15,6 +15,7 @@ mod engine;
 mod exports;
 mod files;
 mod fork;
+mod memory;
 mod process;
 mod reach;
 mod real;
