@@ -51,6 +51,7 @@ impl Worker {
         }
         self.audit_cells().await?;
         self.audit_log().await?;
+        self.audit_locks().await?;
         self.audit_races().await?;
         self.audit_shared_names().await
     }
@@ -140,7 +141,7 @@ impl Worker {
     }
 
     /// Passes errors on, unless servers are dead.
-    fn excuse_dead(&self, error: &Error) -> Result<()> {
+    pub(crate) fn excuse_dead(&self, error: &Error) -> Result<()> {
         let dead = self.mix == Mix::Wreck && !lock(&self.world).dead_since(u64::MAX).is_empty();
         if dead { Ok(()) } else { Err(error.clone()) }
     }

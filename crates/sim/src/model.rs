@@ -4,6 +4,9 @@ use std::sync::Arc;
 use weir_core::layout::{Extent, Layout};
 use weir_core::types::WallTime;
 
+/// Holes are told in whole blocks of so many bytes.
+const HOLE_BYTES: u64 = 4096;
+
 /// A change of a file's content.
 #[derive(Clone, Debug)]
 pub(crate) enum Effect {
@@ -174,6 +177,34 @@ impl View {
             }
         }
         Ok(())
+    }
+
+    /// Checks where data (or a hole) was found; `None` stands for an offset behind the file's end.
+    pub(crate) fn check_seek(
+        &self,
+        offset: u64,
+        data: bool,
+        found: Option<Option<u64>>,
+    ) -> Result<(), String> {
+        let size = self.base.len() as u64;
+        let zeros = |start: u64, end: u64| {
+            self.base[start as usize..end as usize].iter().all(|&byte| byte == 0)
+        };
+        let right = match found {
+            _ if !self.exact() => true,
+            None => offset >= size,
+            Some(_) if offset >= size => false,
+            Some(Some(at)) if data => (offset..size).contains(&at) && zeros(offset, at),
+            Some(None) => data && zeros(offset, size),
+            Some(Some(at)) => {
+                let end = (at + 1).next_multiple_of(HOLE_BYTES).min(size);
+                (offset..=size).contains(&at) && (at == size || zeros(at, end))
+            }
+        };
+        match right {
+            true => Ok(()),
+            false => Err(format!("found {found:?} in a file of {size} bytes")),
+        }
     }
 
     fn check_byte(&self, at: u64, byte: u8) -> Result<(), String> {

@@ -21,7 +21,7 @@ pub(crate) const CELL_STRIPE: u64 = 8192;
 /// outcome: the search for an order is exponential.
 pub(crate) const HISTORY_MAX: usize = 60;
 const OPEN_MAX: usize = 8;
-/// Clients come to shared names at multiples of this: milliseconds.
+/// Clients come together at multiples of this: milliseconds.
 const MEETING_MS: u64 = 100;
 
 /// A write of a whole cell.
@@ -240,11 +240,16 @@ impl Worker {
 
     /// Some operations on shared names, begun when others begin theirs.
     pub(crate) async fn shared_names(&mut self) {
-        let now_ms = self.now_us() / 1000;
-        self.fs.rpc().sleep(MEETING_MS - now_ms % MEETING_MS).await;
+        self.meet().await;
         for _ in 0..self.rng.between(1, 6) {
             self.shared_name().await;
         }
+    }
+
+    /// Waits until others may come too.
+    pub(crate) async fn meet(&self) {
+        let now_ms = self.now_us() / 1000;
+        self.fs.rpc().sleep(MEETING_MS - now_ms % MEETING_MS).await;
     }
 
     async fn shared_name(&mut self) {

@@ -1,6 +1,7 @@
 //! What clients do, and what each of them must see.
 
 use crate::client::SimRpc;
+use crate::guarded::Locked;
 use crate::model::{Effect, FileModel};
 use crate::names::{Node, Private};
 use crate::order::NameEvent;
@@ -74,6 +75,7 @@ pub(crate) struct Model {
     pub(crate) appends_open: usize,
     pub(crate) races: BTreeMap<u32, Race>,
     pub(crate) history: Vec<NameEvent>,
+    pub(crate) locked: Locked,
     pub(crate) ops: u64,
     pub(crate) errors: u64,
     pub(crate) no_space: u64,
@@ -211,8 +213,9 @@ impl Worker {
                 73..76 => self.attribute().await,
                 76..79 => self.peek().await,
                 79..88 => self.cell().await,
-                88..91 => self.append().await,
-                91..94 => self.race().await,
+                88..90 => self.append().await,
+                90..93 => self.locked().await,
+                93..95 => self.race().await,
                 _ => self.shared_names().await,
             }
         }
@@ -440,14 +443,30 @@ impl Worker {
         });
     }
 
-    /// Size through the handle and by the metadata service; sync.
+    /// Size through the handle and by the metadata service; data and holes; sync.
     async fn look(&mut self, open: &mut Vec<Open>) {
         let Some(at) = self.any(open) else { return };
         let Open { file, index } = &open[at];
         let index = *index;
-        let result = match self.rng.below(3) {
+        let result = match self.rng.below(5) {
             0 => self.op(|| format!("fsync #{index}"), file.sync()).await.map(|()| None),
             1 => self.op(|| format!("size of #{index}"), file.size()).await.map(Some),
+            2 | 3 => {
+                let (offset, data) = (self.rng.below(OFFSET_MAX / 2), self.rng.chance(50));
+                let view = self.with(|private| private.files[index].view());
+                let what = || format!("seek #{index} from {offset}, data {data}");
+                let found = match self.op(what, file.seek(offset, data)).await {
+                    Ok(found) => Ok(Some(found)),
+                    Err(error) if error.code == Code::NoExtent => Ok(None),
+                    Err(error) => Err(error),
+                };
+                found.map(|found| {
+                    if let Err(wrong) = view.check_seek(offset, data, found) {
+                        self.fail(|| format!("client {}: {}: {wrong}", self.place, what()));
+                    }
+                    None
+                })
+            }
             _ => {
                 let stat = self.fs.attributes(&self.who, file.ino());
                 self.op(|| format!("stat #{index}"), stat).await.map(|attributes| {
