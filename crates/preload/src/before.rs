@@ -62,7 +62,6 @@ macro_rules! before {
 
 before! {
     sync syncfs
-    flock lockf lockf64
     stat stat64 lstat lstat64 fstat fstat64 fstatat fstatat64 statx
     __xstat __xstat64 __lxstat __lxstat64 __fxstat __fxstat64 __fxstatat __fxstatat64
     ftruncate ftruncate64 truncate truncate64

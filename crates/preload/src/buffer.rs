@@ -148,7 +148,9 @@ impl Buffer {
     ) -> Option<usize> {
         let mut state = self.lock();
         let end = at + length as u64;
-        if at < state.dirty_at + state.dirty.len() as u64 && end > state.dirty_at {
+        // What is dirty further on says that the file does not end before.
+        let dirty_end = state.dirty_at + state.dirty.len() as u64;
+        if at < dirty_end && (end > state.dirty_at || !state.holds(at, end)) {
             state.flush();
         }
         let sequential =
@@ -160,11 +162,6 @@ impl Buffer {
         if !state.holds(at, end) {
             if !sequential {
                 return None;
-            }
-            // Of what is ahead some may be dirty still.
-            let ahead_end = at + self.size as u64;
-            if at < state.dirty_at + state.dirty.len() as u64 && ahead_end > state.dirty_at {
-                state.flush();
             }
             let mut ahead = std::mem::take(&mut state.ahead);
             ahead.resize(self.size, 0);

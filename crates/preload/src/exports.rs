@@ -341,6 +341,30 @@ interpose! {
             buffer::settle();
             controlled(fd, command, next())
         };
+    fn flock(fd: c_int, operation: c_int) -> c_int,
+        early kernel!(SYS_flock, fd, operation),
+        |next| {
+            buffer::settle();
+            locked(next())
+        };
+    fn lockf(fd: c_int, command: c_int, length: off_t) -> c_int,
+        early {
+            process::set_errno(libc::ENOLCK);
+            -1
+        },
+        |next| {
+            buffer::settle();
+            locked(next())
+        };
+    fn lockf64(fd: c_int, command: c_int, length: off_t) -> c_int,
+        early {
+            process::set_errno(libc::ENOLCK);
+            -1
+        },
+        |next| {
+            buffer::settle();
+            locked(next())
+        };
     fn fclose(stream: *mut libc::FILE) -> c_int,
         |next| {
             stream_ends(stream);
@@ -435,9 +459,18 @@ fn sought(whence: c_int, seek: impl FnOnce() -> off_t) -> off_t {
     seek()
 }
 
+/// Whoever has a lock now sees what others have written while they had it.
+fn locked(result: c_int) -> c_int {
+    if result == 0 {
+        buffer::forget();
+    }
+    result
+}
+
 fn controlled(fd: c_int, command: c_int, result: c_int) -> c_int {
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
+        libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => locked(result),
         _ => result,
     }
 }
