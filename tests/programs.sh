@@ -6,7 +6,8 @@
 #   tests/programs.sh [CASE...]     all cases, or these: tests/programs.sh git tar
 #
 #   WEIR_RUN_OPTIONS    options of `weir run`, such as --cache, or none: once with these,
-#                       instead of once without any and once with --no-preload
+#                       instead of once without any, once with --no-preload and
+#                       once with --io-buffer 256K
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -162,6 +163,7 @@ if [[ -n ${WEIR_RUN_OPTIONS+set} ]]; then
 else
     on_a_pool
     on_a_pool --no-preload
+    on_a_pool --io-buffer 256K
 fi
 printf '%d passed, %d failed\n' "$passed" "$failed"
 ((failed == 0))
