@@ -11,7 +11,7 @@ packages_demo=(
 )
 # What the tests need besides.
 # shellcheck disable=SC2034
-packages_test=(attr iperf3 iproute2 shellcheck strace)
+packages_test=(attr iperf3 iproute2 libjemalloc2 shellcheck strace)
 # The programs that tests/programs.sh runs on a pool.
 # shellcheck disable=SC2034
 packages_programs=(

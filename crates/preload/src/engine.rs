@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_client::lending::Board;
 use weir_client::{ConnectOptions, Pool, PoolAddress};
-use weir_core::error::Result;
+use weir_core::error::{Code, Error, Result};
 
 /// A pool, connected, and the board of the mount that its files were opened through.
 pub(crate) struct Engine {
@@ -57,19 +57,28 @@ fn connect(directory: &Path, board: &Path) -> Result<Engine> {
     let address = PoolAddress::load(directory)?;
     // No thread of ours in somebody else's process: nothing is opened that a lease is kept for.
     let options = ConnectOptions { keeps_lease: false, ..ConnectOptions::load(directory)? };
-    let board = Board::open(board).map_err(|error| {
-        weir_core::error::Error::because(weir_core::error::Code::NotFound, error.to_string())
-    })?;
+    // A program that may have few descriptors is left all of them.
+    let wanted = (address.servers.len() * options.connections + 4) as u64;
+    if wanted * 4 > descriptors_max() {
+        return Err(Error::because(Code::NoSpace, "too few descriptors").on("connect to", "pool"));
+    }
+    let board =
+        Board::open(board).map_err(|error| Error::because(Code::NotFound, error.to_string()))?;
     Ok(Engine { pool: Pool::connect(&address, &options)?, board })
+}
+
+/// How many descriptors this process may have.
+fn descriptors_max() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is there to be written.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    limit.rlim_cur
 }
 
 /// Moves our descriptors behind those that programs expect to get, and remembers them.
 fn mover(descriptor: OwnedFd) -> OwnedFd {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is there to be written.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
     // Not too far: the kernel keeps a table of all numbers below.
-    let floor = (limit.rlim_cur / 2).min(4000) as libc::c_int;
+    let floor = (descriptors_max() / 2).min(4000) as libc::c_int;
     // SAFETY: numbers only.
     let moved = unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_DUPFD_CLOEXEC, floor) };
     let descriptor = match moved {

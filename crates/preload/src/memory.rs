@@ -166,7 +166,7 @@ mod tests {
                 let layout = Layout::from_size_align(size, 1 << (size % 13)).expect("layout");
                 // SAFETY: the size is not 0, and the memory is written within its bounds.
                 let pointer = unsafe { memory.alloc(layout) };
-                assert!(!pointer.is_null() && pointer as usize % layout.align() == 0);
+                assert!(!pointer.is_null() && (pointer as usize).is_multiple_of(layout.align()));
                 // SAFETY: as above.
                 unsafe { pointer.write_bytes(size as u8 ^ round, size) };
                 blocks.push((pointer, layout, size as u8 ^ round));

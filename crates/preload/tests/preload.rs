@@ -54,8 +54,7 @@ fn timing() -> Timing {
 /// A pool, its mount, and a directory elsewhere. Fields are dropped in this order.
 struct Ground {
     session: Option<Session>,
-    /// Ends when it is dropped.
-    _servers: Vec<Server>,
+    servers: Vec<Server>,
     mount: PathBuf,
     /// The pool's directory.
     pool: PathBuf,
@@ -110,7 +109,7 @@ impl Ground {
         let mount_options =
             MountOptions { pool_directory: Some(pool.clone()), ..MountOptions::default() };
         let session = weir_fuse::mount(mounted, &mount, &mount_options).expect("mounts");
-        Ground { session: Some(session), _servers: servers, mount, pool, scratch, _home: home }
+        Ground { session: Some(session), servers, mount, pool, scratch, _home: home }
     }
 
     /// Reads and writes that programs did by themselves, as the mount counts them.
@@ -129,7 +128,7 @@ impl Ground {
 
     fn compile(&self, name: &str, flags: &[&str]) -> PathBuf {
         let source = sources().join(format!("{name}.c"));
-        let product = self.scratch.join(format!("{name}{}", flags.concat().replace('/', "_")));
+        let product = self.scratch.join(format!("{name}{}", flags.concat()));
         let mut compiler = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
         compiler.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread"]);
         let status = compiler.args(flags).arg(source).arg("-o").arg(&product).status();
@@ -253,4 +252,176 @@ fn threads() {
     if fuse_works() {
         Ground::new(timing()).test("threads");
     }
+}
+
+#[test]
+fn harmless() {
+    if fuse_works() {
+        Ground::new(timing()).test("harmless");
+    }
+}
+
+#[test]
+fn maps() {
+    if fuse_works() {
+        Ground::new(timing()).test("maps");
+    }
+}
+
+/// A program that runs by itself, once it has said that it is ready.
+fn at_work(ground: &Ground, program: &Path, case: &str) -> Child {
+    let ready = ground.scratch.join("ready");
+    let _ = std::fs::remove_file(&ready);
+    let child =
+        ground.command(program, &["*"]).arg(case).process_group(0).spawn().expect("program starts");
+    let begun = Instant::now();
+    while !ready.exists() {
+        assert!(begun.elapsed() < CASE_TIME_MAX, "{case} does not begin");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child
+}
+
+fn jemalloc() -> Option<&'static str> {
+    let places =
+        ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib", "/usr/lib64"];
+    let found = places
+        .iter()
+        .map(|place| format!("{place}/libjemalloc.so.2"))
+        .find(|path| Path::new(path).exists());
+    if found.is_none() {
+        eprintln!("SKIPPED: jemalloc is not installed here: not tried beside it");
+    }
+    found.map(|path| &*path.leak())
+}
+
+/// Beside other preloaded libraries, in any order.
+#[test]
+fn company() {
+    if !fuse_works() {
+        return;
+    }
+    let ground = Ground::new(timing());
+    let interposer = ground.compile("interposer", &["-shared", "-fPIC"]);
+    let interposer = interposer.to_str().expect("path is text");
+    let programs: Vec<_> = [
+        ("company", &["by_library"][..]),
+        ("forms", &["read_forms", "at_random"]),
+        ("division", &["forked", "vforked", "bare_clone", "with_threads", "shells"]),
+        ("threads", &["one_position", "cancelled", "signalled"]),
+        ("harmless", &["errno_of_success", "numbers_of_others", "streams"]),
+    ]
+    .into_iter()
+    .map(|(name, cases)| (ground.compile(name, &[]), cases))
+    .collect();
+    let mut orders = vec![vec![interposer, "*"], vec!["*", interposer]];
+    if let Some(jemalloc) = jemalloc() {
+        orders.extend([vec![jemalloc, "*"], vec!["*", jemalloc]]);
+        orders.push(vec![jemalloc, interposer, "*"]);
+    }
+    let mut wrong = String::new();
+    for order in orders {
+        for (program, cases) in &programs {
+            let found = ground.run(program, &order, cases);
+            if !found.is_empty() {
+                writeln!(wrong, "with {order:?}: {found}").expect("text");
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong}");
+}
+
+/// Programs that have no library in them: all through the kernel.
+#[test]
+fn without_the_library() {
+    if !fuse_works() {
+        return;
+    }
+    let ground = Ground::new(timing());
+    let program = ground.compile("company", &["-static"]);
+    assert_eq!(ground.run(&program, &["*"], &["once"]), "");
+    let program = ground.compile("company", &[]);
+    let mut command = ground.command(&program, &["*"]);
+    command.env_remove("LD_PRELOAD").arg("once");
+    let (status, output) = bounded(&mut command, &ground.scratch);
+    assert_eq!(status, "exit status: 0", "{output}");
+    assert_eq!(ground.direct(), 0);
+}
+
+/// Those who have no way to the servers, or to the secret, have the kernel's.
+#[test]
+fn pools_out_of_reach() {
+    if !fuse_works() {
+        return;
+    }
+    let ground = Ground::new(timing());
+    let program = ground.compile("company", &[]);
+    let file = ground.pool.join("pool.json");
+    let pool = std::fs::read_to_string(&file).expect("pool.json");
+    // Nobody listens at the port of one who has just stopped.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = nobody.local_addr().expect("has an address").to_string();
+    drop(nobody);
+    let gone = serde_json::json!({ "servers": [address], "connections": null, "timing": timing() });
+    let secret = ground.pool.join("secret");
+    let known = std::fs::read_to_string(&secret).expect("secret");
+    for pool in [&gone.to_string(), "{", "{}"] {
+        std::fs::write(&file, pool).expect("pool.json");
+        assert_eq!(ground.run(&program, &["*"], &["once"]), "", "{pool}");
+    }
+    std::fs::write(&file, pool).expect("pool.json");
+    for other in [Secret::from_bytes([8; 32]).to_text(), "x".to_owned()] {
+        std::fs::write(&secret, other).expect("secret");
+        assert_eq!(ground.run(&program, &["*"], &["once"]), "");
+    }
+    std::fs::remove_file(&secret).expect("secret goes");
+    assert_eq!(ground.run(&program, &["*"], &["once"]), "");
+    assert_eq!(ground.direct(), 0);
+    std::fs::write(&secret, known).expect("secret");
+    assert_eq!(ground.run(&program, &["*"], &["by_library"]), "");
+}
+
+#[test]
+fn leave_that_expires_is_renewed() {
+    if fuse_works() {
+        let ground = Ground::new(Timing { capability_ms: 300, ..timing() });
+        let program = ground.compile("company", &[]);
+        assert_eq!(ground.run(&program, &["*"], &["for_long"]), "");
+    }
+}
+
+#[test]
+fn killed_programs_leave_the_mount_sound() {
+    if !fuse_works() {
+        return;
+    }
+    let ground = Ground::new(timing());
+    let program = ground.compile("company", &[]);
+    let mut other = at_work(&ground, &program, "for_ever");
+    for _ in 0..3 {
+        let mut child = at_work(&ground, &program, "for_ever");
+        std::thread::sleep(Duration::from_millis(100));
+        child.kill().expect("child is ours");
+        child.wait().expect("child ends");
+        let (status, output) =
+            bounded(ground.command(&program, &["*"]).arg("by_library"), &ground.scratch);
+        assert_eq!(status, "exit status: 0", "{output}");
+    }
+    let ended = other.try_wait().expect("child is ours");
+    other.kill().expect("child is ours");
+    other.wait().expect("child ends");
+    assert_eq!(ended, None, "the other program was disturbed");
+}
+
+#[test]
+fn lost_servers_are_an_error_and_soon() {
+    if !fuse_works() {
+        return;
+    }
+    let mut ground = Ground::new(timing());
+    let program = ground.compile("company", &[]);
+    let mut child = at_work(&ground, &program, "until_lost");
+    ground.servers.clear();
+    let status = wait(&mut child).map(|status| status.to_string());
+    assert_eq!(status.as_deref(), Some("exit status: 0"));
 }

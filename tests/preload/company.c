@@ -1,0 +1,105 @@
+/* Programs of one purpose each, which the harness puts into odd surroundings. */
+#include "check.h"
+
+#include <time.h>
+
+enum { LENGTH = 100 * KIB };
+static unsigned char memory[LENGTH];
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+static void round_trip(int fd, unsigned seed)
+{
+    for (uint64_t part = 0; part < 20; part++) {
+        fill(memory, seed, part * LENGTH, LENGTH);
+        EQUAL(write(fd, memory, LENGTH), LENGTH);
+    }
+    for (uint64_t part = 0; part < 20; part++) holds(fd, seed, part * LENGTH, LENGTH);
+    EQUAL(lseek(fd, 0, SEEK_SET), 0);
+}
+
+/* Right, whoever does it. */
+static void once(void)
+{
+    int fd = open("once", O_CREAT | O_RDWR, 0600);
+    CHECK(fd >= 0);
+    round_trip(fd, 1);
+    round_trip(fd, 2);
+}
+
+static void by_library(void)
+{
+    uint64_t before = direct();
+    once();
+    CHECK(direct() - before > 40);
+}
+
+/* Longer than leave to use a file lasts. */
+static void for_long(void)
+{
+    warm();
+    int fd = borrowed("long", O_CREAT | O_RDWR);
+    double end = now() + 3;
+    for (unsigned seed = 0; now() < end; seed++) {
+        round_trip(fd, seed);
+        usleep(seed % 8 == 7 ? 700000 : 20000);
+        /* Still by the library. */
+        DIRECTLY(1, EQUAL(pread(fd, memory, 10, 0), 10));
+    }
+}
+
+static void ready(void)
+{
+    int fd = open(outside("ready"), O_CREAT | O_RDWR, 0600);
+    CHECK(fd >= 0);
+    close(fd);
+}
+
+static void for_ever(void)
+{
+    /* There may be several of it, so nothing can be said of who did how much. */
+    char name[32];
+    snprintf(name, sizeof name, "ever%d", (int)getpid());
+    int fd = open(name, O_CREAT | O_RDWR, 0600);
+    CHECK(fd >= 0);
+    round_trip(fd, 0);
+    ready();
+    for (unsigned seed = 0;; seed++) round_trip(fd, seed);
+}
+
+/* The servers end: that is an error, and soon. */
+static void until_lost(void)
+{
+    warm();
+    int fd = borrowed("lost", O_CREAT | O_RDWR);
+    ready();
+    for (;;) {
+        double begun = now();
+        errno = 0;
+        if (pwrite(fd, memory, LENGTH, 0) != LENGTH) {
+            EQUAL(errno, EIO);
+            CHECK(now() - begun < 15);
+            REFUSED(pread(fd, memory, LENGTH, 0), EIO);
+            return;
+        }
+    }
+}
+
+static const struct test tests[] = {
+    {"once", once},
+    {"by_library", by_library},
+    {"for_long", for_long},
+    {"for_ever", for_ever},
+    {"until_lost", until_lost},
+    {NULL, NULL},
+};
+
+int main(int count, char **arguments)
+{
+    return run_tests(count, arguments, tests);
+}
