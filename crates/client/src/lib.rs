@@ -21,6 +21,7 @@
 //! ```
 #![warn(missing_docs)]
 
+mod exit;
 pub mod lending;
 mod net;
 mod pool;

@@ -1,5 +1,6 @@
 //! Pools: how to find one, connect to it, and make one of servers that have been started.
 
+use crate::exit;
 use crate::net::Net;
 use serde::{Deserialize, Serialize};
 use std::future::Future;
@@ -118,8 +119,8 @@ pub struct Pool {
     inner: Arc<Inner>,
 }
 
-struct Inner {
-    fs: Fs<Net>,
+pub(crate) struct Inner {
+    pub(crate) fs: Fs<Net>,
     ended: Arc<(Mutex<bool>, Condvar)>,
 }
 
@@ -198,6 +199,9 @@ impl Pool {
         let fs = Fs::new(net, map, fs_options);
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let inner = Arc::new(Inner { fs, ended: ended.clone() });
+        if options.keeps_lease {
+            exit::at_exit(&inner);
+        }
         let renew = Duration::from_millis(options.timing.renew_ms);
         let weak = Arc::downgrade(&inner);
         if options.keeps_lease {
@@ -273,6 +277,7 @@ fn housekeeping(pool: &Weak<Inner>, ended: &(Mutex<bool>, Condvar), renew: Durat
             since_renewal = Duration::ZERO;
             let _ = inner.fs.rpc().run(inner.fs.keep_alive());
         } else if inner.fs.has_garbage() {
+            // Handles that were closed since the last request end now at the latest.
             let _ = inner.fs.rpc().run(inner.fs.collect_garbage());
         }
     }

@@ -25,6 +25,8 @@ pub const SESSIONS_MAX: usize = 64 * 1024;
 pub const CONNECTIONS_MAX: usize = 16 * 1024;
 /// Capabilities that one connection remembers; the one longest unused leaves.
 pub const CAPABILITIES_PER_CONNECTION_MAX: usize = 4096;
+/// Handles that end by the way in one call of the metadata service.
+pub const CLOSES_PER_CALL_MAX: usize = 64;
 /// Longest file name: bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest path or text of a symbolic link: bytes.

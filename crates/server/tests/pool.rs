@@ -9,6 +9,7 @@ use weir_core::fs::{Fs, FsOptions};
 use weir_core::layout::Extent;
 use weir_core::session::Identity;
 use weir_core::types::{ClientId, Credentials, Ino};
+use weir_core::wire::control::ServerStatus;
 use weir_core::wire::meta::{LayoutWish, OpenMode, Place};
 use weir_server::{Server, ServerOptions};
 
@@ -77,6 +78,76 @@ fn pattern(length: usize, seed: u64) -> Vec<u8> {
             (state >> 56) as u8
         })
         .collect()
+}
+
+/// Making an empty file, and opening and closing one, costs the metadata service one request each:
+/// the close goes with the next.
+#[test]
+fn a_close_without_writes_costs_no_request_of_its_own() {
+    let test = start(2, 16 << 20);
+    let (pool, other) = (test.connect(), test.connect());
+    let requests = || {
+        let asked = |status: weir_core::error::Result<ServerStatus>| {
+            status.expect("answers").metadata_requests
+        };
+        other.status().into_iter().map(asked).sum::<u64>()
+    };
+    let before = requests();
+    pool.run(async {
+        for i in 0..100 {
+            let place = Place::new(Ino::ROOT, format!("{i}"));
+            let wish = LayoutWish::default();
+            let (file, ..) =
+                pool.fs().create(&me(), place, 0o600, true, OpenMode::WRITE, wish).await?;
+            file.close().await?;
+            let (file, found) = pool.fs().open(&me(), file.ino(), OpenMode::READ).await?;
+            assert_eq!(found.size, 0);
+            file.close().await?;
+        }
+        Ok::<_, weir_core::error::Error>(())
+    })
+    .expect("made and read");
+    let asked = requests() - before;
+    // A round of housekeeping may come between.
+    assert!((200..220).contains(&asked), "{asked} requests for 100 files made and opened");
+
+    // What nobody asks after ends by itself, and soon.
+    let place = Place::new(Ino::ROOT, "99");
+    other.run(other.fs().unlink(&me(), place)).expect("removed");
+    let until = Instant::now() + Duration::from_secs(5);
+    while other.run(other.fs().usage()).expect("usage").inodes > 100 {
+        assert!(Instant::now() < until, "the handle does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The last close before a process exits has no request to go with.
+#[test]
+fn handles_end_with_a_process_that_leaves_its_pool_connected() {
+    const SERVERS: &str = "WEIR_TEST_EXIT_SERVERS";
+    let name = Place::new(Ino::ROOT, "left");
+    if let Ok(servers) = std::env::var(SERVERS) {
+        let servers = servers.split(',').map(str::to_owned).collect();
+        let address = PoolAddress { servers, secret: secret(), role: Role::Owner };
+        let pool = Pool::connect(&address, &ConnectOptions::default()).expect("pool answers");
+        let wish = LayoutWish::default();
+        let who = me();
+        let create = pool.fs().create(&who, name, 0o600, true, OpenMode::WRITE, wish);
+        let (file, ..) = pool.run(create).expect("made");
+        pool.run(file.close()).expect("closed");
+        std::process::exit(0);
+    }
+    let test = start(1, 16 << 20);
+    let status = std::process::Command::new(std::env::current_exe().expect("this program"))
+        .args(["--exact", "handles_end_with_a_process_that_leaves_its_pool_connected"])
+        .env(SERVERS, test.address.servers.join(","))
+        .status()
+        .expect("it runs");
+    assert!(status.success());
+    let pool = test.connect();
+    pool.run(pool.fs().unlink(&me(), name)).expect("removed");
+    // Were it open still, it would stay until its client's lease lapses: for a minute.
+    assert_eq!(pool.run(pool.fs().usage()).expect("usage").inodes, 1);
 }
 
 #[test]

@@ -83,6 +83,10 @@ impl MetaStore for SlowStore {
         }
     }
 
+    fn moment(&self) -> Option<u64> {
+        self.inner.moment()
+    }
+
     fn usage(&self) -> Usage {
         self.inner.usage()
     }

@@ -10,7 +10,7 @@ use crate::slice::Slice;
 use crate::types::{Attributes, Credentials, Ino, WallTime};
 use crate::wire::Kind;
 use crate::wire::data::{Io, TargetReply, TargetRequest, Witness};
-use crate::wire::meta::{MetaReply, MetaRequest, OpenMode, Opened, Settlement};
+use crate::wire::meta::{Closing, MetaReply, MetaRequest, OpenMode, Opened, Settlement};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut};
@@ -649,17 +649,29 @@ impl<R: Rpc> File<R> {
     }
 
     /// Ends the handle, and reports what this writer knows of the file's size and last write.
+    ///
+    /// Where nothing hangs on it, that goes with the next request to the metadata service, or with
+    /// the next round of [`Fs::collect_garbage`], and is not waited for: until then, others find the
+    /// file open and ask its targets how long it is.
     pub async fn close(&self) -> Result<()> {
         let shared = &self.shared;
         let Some(handle) = shared.handle else {
             return Ok(());
         };
-        let settlement = {
+        let (settlement, wrote) = {
             let state = self.lock();
             let settlement = |size| Settlement { version: state.version, size, mtime: state.mtime };
             let known = shared.mode.write && state.writes_open == 0;
-            state.size.filter(|&size| known && size <= state.filled).map(settlement)
+            let wrote = state.writes_open > 0 || state.mtime != WallTime(0);
+            let right = |&size: &u64| known && size <= state.filled;
+            (state.size.filter(right).map(settlement), wrote)
         };
+        // What was written is likely to be looked at, by many clients at once it may be: better one
+        // request now than one of each of them to each target. And should another client remove it,
+        // its memory must not be kept by a handle that has ended.
+        if !wrote {
+            return shared.fs.close_later(shared.ino, Closing { handle, settlement }).await;
+        }
         let request = MetaRequest::Close { handle, settlement };
         let close = async {
             match shared.fs.meta(&shared.who, shared.ino, request).await? {

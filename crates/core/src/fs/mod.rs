@@ -9,7 +9,7 @@ mod plan;
 pub use file::{File, Loan};
 
 use crate::auth::{Capability, ReapOrder};
-use crate::config::{REAP_BATCH_MAX, Timing};
+use crate::config::{CLOSES_PER_CALL_MAX, REAP_BATCH_MAX, Timing};
 use crate::error::{Code, Error, Result};
 use crate::layout::{Layout, Member};
 use crate::session::Reply;
@@ -18,15 +18,15 @@ use crate::types::{Attributes, Credentials, Entry, FileKind, Ino, Now, ServerInd
 use crate::wire::control::{ControlReply, ControlRequest, PoolMap, ServerStatus};
 use crate::wire::data::{TargetCall, TargetReply, TargetRequest, Witness};
 use crate::wire::meta::{
-    Changes, LayoutWish, MetaCall, MetaReply, MetaRequest, OpenMode, PendingTruncate, Place, Reap,
-    Record, Settlement, Unsettled,
+    Changes, Closing, LayoutWish, MetaAnswer, MetaCall, MetaReply, MetaRequest, OpenMode,
+    PendingTruncate, Place, Reap, Record, Settlement, Unsettled,
 };
 use crate::wire::{self, Kind};
 use futures_util::future::join_all;
 use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A request on its way to a server.
 #[derive(Debug)]
@@ -138,6 +138,10 @@ struct Shared<R> {
     map: PoolMap,
     options: FsOptions,
     garbage: Mutex<Vec<Garbage>>,
+    /// Whether the metadata service said that it knows of more.
+    garbage_told: AtomicBool,
+    /// Handles that end with the next request, and of which files.
+    closing: Mutex<Vec<(Ino, Closing)>>,
     /// How many tasks are freeing objects now.
     freeing: AtomicUsize,
 }
@@ -169,6 +173,8 @@ impl<R: Rpc> Fs<R> {
                 map,
                 options,
                 garbage: Mutex::default(),
+                garbage_told: AtomicBool::new(false),
+                closing: Mutex::default(),
                 freeing: AtomicUsize::new(0),
             }),
         }
@@ -541,20 +547,44 @@ impl<R: Rpc> Fs<R> {
     /// Keeps this client's lease, and frees objects that others left behind. To be called every
     /// [`Timing::renew_ms`].
     pub async fn keep_alive(&self) -> Result<()> {
-        match self.meta(&ITSELF, Ino::ROOT, MetaRequest::KeepAlive).await? {
-            MetaReply::Garbage { reap, order } => self.throw_away(reap, order),
-            other => return Err(unexpected(&other)),
-        }
+        self.ask_for_garbage(Ino::ROOT).await?;
         self.collect_garbage().await
     }
 
-    /// Whether objects wait to be freed.
+    /// Whether objects wait to be freed, or handles to be ended.
     pub fn has_garbage(&self) -> bool {
         !self.lock_garbage().is_empty()
+            || self.shared.garbage_told.load(Ordering::Acquire)
+            || !self.lock_closing().is_empty()
     }
 
-    fn lock_garbage(&self) -> std::sync::MutexGuard<'_, Vec<Garbage>> {
+    fn lock_garbage(&self) -> MutexGuard<'_, Vec<Garbage>> {
         self.shared.garbage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock_closing(&self) -> MutexGuard<'_, Vec<(Ino, Closing)>> {
+        self.shared.closing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends a handle with the next request.
+    async fn close_later(&self, ino: Ino, closing: Closing) -> Result<()> {
+        let many = {
+            let mut waiting = self.lock_closing();
+            waiting.push((ino, closing));
+            waiting.len() >= CLOSES_PER_CALL_MAX
+        };
+        if many { self.ask_for_garbage(ino).await } else { Ok(()) }
+    }
+
+    /// Asks the metadata service that has this file for what waits to be freed.
+    async fn ask_for_garbage(&self, ino: Ino) -> Result<()> {
+        match self.meta(&ITSELF, ino, MetaRequest::KeepAlive).await? {
+            MetaReply::Garbage { reap, order } => {
+                self.throw_away(reap, order);
+                Ok(())
+            }
+            other => Err(unexpected(&other)),
+        }
     }
 
     fn throw_away(&self, reap: Vec<Reap>, order: Option<ReapOrder>) {
@@ -563,8 +593,13 @@ impl<R: Rpc> Fs<R> {
         }
     }
 
-    /// Frees the objects of files that are gone: many files in one request to each server.
+    /// Ends handles that wait for it, and frees the objects of files that are gone: many files in
+    /// one request to each server.
     pub async fn collect_garbage(&self) -> Result<()> {
+        let closing = self.lock_closing().first().map(|(ino, _)| *ino);
+        if self.shared.garbage_told.swap(false, Ordering::AcqRel) || closing.is_some() {
+            self.ask_for_garbage(closing.unwrap_or(Ino::ROOT)).await?;
+        }
         loop {
             let batch: Vec<Garbage> = {
                 let mut garbage = self.lock_garbage();
@@ -645,7 +680,8 @@ impl<R: Rpc> Fs<R> {
     /// As [`Rpc::call`].
     async unsafe fn retry(&self, server: ServerIndex, call: Call) -> Result<Reply> {
         let timing = &self.shared.options.timing;
-        let give_up_ms = self.rpc().now().mono_ms + timing.busy_ms_max;
+        // Counted from the first refusal: most calls see none, and need no clock.
+        let mut give_up_ms = None;
         loop {
             let again = Call {
                 body: call.body.clone(),
@@ -656,7 +692,11 @@ impl<R: Rpc> Fs<R> {
             };
             // SAFETY: the caller's promise covers every try.
             match unsafe { self.rpc().call(server, again) }.await {
-                Err(error) if error.code == Code::Busy && self.rpc().now().mono_ms < give_up_ms => {
+                Err(error) if error.code == Code::Busy => {
+                    let now_ms = self.rpc().now().mono_ms;
+                    if now_ms >= *give_up_ms.get_or_insert(now_ms + timing.busy_ms_max) {
+                        return Err(error);
+                    }
                     self.rpc().sleep(timing.busy_retry_ms).await;
                 }
                 other => return other,
@@ -666,9 +706,26 @@ impl<R: Rpc> Fs<R> {
 
     async fn meta(&self, who: &Credentials, ino: Ino, request: MetaRequest) -> Result<MetaReply> {
         let once = !request.repeatable();
-        let body = wire::encode(&MetaCall { who: who.clone(), request });
         let server = self.map().metadata_of(ino);
-        wire::decode(&self.plain(server, Kind::Meta, body, None, once, 0).await?.body)
+        let mut riders = Riders { fs: self, riders: Vec::new() };
+        // That one is answered when something happens, and not before.
+        if !matches!(request, MetaRequest::AwaitLocks { .. }) {
+            riders.board(server);
+        }
+        let closes: Vec<Closing> = riders.riders.iter().map(|(_, closing)| *closing).collect();
+        // An answer to something else says if there is more; a failure does not.
+        let mut told = !closes.is_empty() && !matches!(request, MetaRequest::KeepAlive);
+        let call = MetaCall { who: who.clone(), closes, request };
+        let reply = self.plain(server, Kind::Meta, wire::encode(&call), None, once, 0).await;
+        if !matches!(&reply, Err(error) if matches!(error.code, Code::ServerLost | Code::Busy)) {
+            riders.riders.clear();
+        }
+        let answer: Result<MetaAnswer> = reply.and_then(|reply| wire::decode(&reply.body));
+        told &= answer.as_ref().map_or(true, |answer| answer.garbage);
+        if told {
+            self.shared.garbage_told.store(true, Ordering::Release);
+        }
+        Ok(answer?.reply)
     }
 
     async fn record(&self, who: &Credentials, ino: Ino, request: MetaRequest) -> Result<Record> {
@@ -825,6 +882,30 @@ impl<R: Rpc> Fs<R> {
             }
         }
         Ok(survey)
+    }
+}
+
+/// Handles that end with a request. Those that may not have, because it failed on its way or was
+/// dropped, wait for another.
+struct Riders<'a, R: Rpc> {
+    fs: &'a Fs<R>,
+    riders: Vec<(Ino, Closing)>,
+}
+
+impl<R: Rpc> Riders<'_, R> {
+    fn board(&mut self, server: ServerIndex) {
+        let map = self.fs.map();
+        let mut waiting = self.fs.lock_closing();
+        let that_way = |(ino, _): &mut (Ino, Closing)| map.metadata_of(*ino) == server;
+        self.riders.extend(waiting.extract_if(.., that_way).take(CLOSES_PER_CALL_MAX));
+    }
+}
+
+impl<R: Rpc> Drop for Riders<'_, R> {
+    fn drop(&mut self) {
+        if !self.riders.is_empty() {
+            self.fs.lock_closing().append(&mut self.riders);
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use crate::wire::control::{
     Proof, ServerStatus, Welcome,
 };
 use crate::wire::data::{Io, TargetCall, TargetReply, TargetRequest};
-use crate::wire::meta::MetaCall;
+use crate::wire::meta::{MetaAnswer, MetaCall};
 use crate::wire::{self, Header, Kind};
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -564,7 +564,9 @@ impl Service {
                 &owner
             }
         };
-        Ok(wire::encode(&meta.handle(now, client, who, call.request).await?))
+        let garbage = meta.close_all(client, &call.closes).await?;
+        let reply = meta.handle(now, client, who, call.request).await?;
+        Ok(wire::encode(&MetaAnswer { reply, garbage }))
     }
 
     fn target_call(&self, now: Now, peer: &mut Peer, call: &TargetCall) -> Result<TargetReply> {

@@ -19,8 +19,30 @@ use serde::{Deserialize, Serialize};
 pub struct MetaCall {
     /// For whom. Believed from a trusted mount; anyone else is the pool's owner whatever it says.
     pub who: Credentials,
+    /// Handles to end first, by the way. One that has ended already is no error, so that a call may
+    /// be repeated with them whatever it asks.
+    pub closes: Vec<Closing>,
     /// What.
     pub request: MetaRequest,
+}
+
+/// A handle whose end nobody waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Closing {
+    /// Which.
+    pub handle: u64,
+    /// What the closing writer knows of the file.
+    pub settlement: Option<Settlement>,
+}
+
+/// Body of a successful answer of the metadata service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetaAnswer {
+    /// To what was asked.
+    pub reply: MetaReply,
+    /// A file went with one of the handles: its objects wait to be freed
+    /// ([`MetaRequest::KeepAlive`]).
+    pub garbage: bool,
 }
 
 /// A place in the tree of names: a path below a directory. Where `path` has several components the

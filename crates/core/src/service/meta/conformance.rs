@@ -23,6 +23,7 @@ pub async fn store_conformance<S: MetaStore>(mut make: impl FnMut(u64) -> S) {
     conditions_guard_the_whole_batch(&make(1 << 20)).await;
     versions_are_never_used_again(&make(1 << 20)).await;
     emptiness_is_a_condition(&make(1 << 20)).await;
+    a_moment_hides_no_conflict(&make(1 << 20)).await;
     memory_is_what_was_stated(&make(64 * 1024)).await;
     batches_are_bounded(&make(1 << 20)).await;
 }
@@ -114,6 +115,23 @@ async fn versions_are_never_used_again(store: &impl MetaStore) {
     seen.sort();
     seen.dedup();
     assert_eq!(seen.len(), 3);
+}
+
+async fn a_moment_hides_no_conflict(store: &impl MetaStore) {
+    assert_eq!(commit(store, puts(&[("a", "1")])).await, Outcome::Done);
+    let moment = store.moment();
+    let version = get(store, "a").await.expect("stored").1;
+    let change = |value: &str| Batch {
+        conditions: vec![(bytes("a"), Some(version))],
+        moment,
+        ..puts(&[("a", value)])
+    };
+    assert_eq!(commit(store, change("2")).await, Outcome::Done);
+    assert_eq!(commit(store, change("3")).await, Outcome::Conflict);
+    assert_eq!(get(store, "a").await.expect("stored").0, "2");
+    if moment.is_some() {
+        assert_ne!(store.moment(), moment);
+    }
 }
 
 async fn emptiness_is_a_condition(store: &impl MetaStore) {

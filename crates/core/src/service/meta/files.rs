@@ -3,13 +3,14 @@
 use super::path::{Last, READ, SEARCH, SET_GID, SET_UID, Spot, WRITE, demand, not_directory};
 use super::records::{Cut, Inode, Target};
 use super::txn::{Fault, Step, Txn, attempt, peek};
-use super::{MetaService, live::Handle, live::Hold};
+use super::{MetaService, VERSION_MADE, live::Handle, live::Hold};
 use crate::auth::Rights;
+use crate::config::CLOSES_PER_CALL_MAX;
 use crate::error::{Code, Error, Result};
 use crate::layout::FILE_SIZE_MAX;
 use crate::types::{ClientId, Credentials, FileKind, Ino, Now, WallTime};
 use crate::wire::meta::{
-    LayoutWish, MetaReply, OpenMode, Opened, PendingTruncate, Place, Settlement,
+    Closing, LayoutWish, MetaReply, OpenMode, Opened, PendingTruncate, Place, Reap, Settlement,
 };
 
 /// What a request to create a file asks for.
@@ -207,17 +208,48 @@ impl MetaService {
         number: u64,
         settlement: Option<Settlement>,
     ) -> Result<MetaReply> {
+        let reap = self.end(client, number, settlement).await?;
+        Ok(self.told(now, reap.into_iter().collect()))
+    }
+
+    /// Ends a handle; gives what is to be freed if that was the last of a removed file.
+    async fn end(
+        &self,
+        client: ClientId,
+        number: u64,
+        settlement: Option<Settlement>,
+    ) -> Result<Option<Reap>> {
         let handle = self.live.handle(number, client)?;
         if let Some(settlement) = settlement.filter(|_| handle.write) {
             // If this fails, the file stays unsettled, and whoever wants to know asks the targets.
             let _ = attempt!(self.settle(handle.ino, settlement, 1));
         }
-        let mut reap = None;
         if self.live.release(number) {
             // If this fails, a later round of `expire` collects it.
-            reap = self.collect(handle.ino).await.unwrap_or(None);
+            return Ok(self.collect(handle.ino).await.unwrap_or(None));
         }
-        Ok(self.told(now, reap.into_iter().collect()))
+        Ok(None)
+    }
+
+    /// Ends handles by the way. Says whether a file went with one of them, whose objects wait to be
+    /// freed. What has ended already, or is not the client's, is passed over.
+    ///
+    /// # Errors
+    /// If they are more than one call may name.
+    pub async fn close_all(&self, client: ClientId, closes: &[Closing]) -> Result<bool> {
+        if closes.len() > CLOSES_PER_CALL_MAX {
+            let cause = format!("{} handles to end in one call", closes.len());
+            return Err(Error::because(Code::TooMany, cause));
+        }
+        let mut garbage = false;
+        for closing in closes {
+            if let Ok(Some(reap)) = self.end(client, closing.handle, closing.settlement).await {
+                // Whoever asks first is told; this client is told that it may ask.
+                self.live.add_garbage(reap.ino, 0);
+                garbage = true;
+            }
+        }
+        Ok(garbage)
     }
 
     /// Takes a report, if it is right: nobody but the reporter (`writers` is 1 if he is one, else
@@ -243,6 +275,11 @@ impl MetaService {
         if settlement.mtime != WallTime(0) {
             inode.mtime = settlement.mtime;
             inode.ctime = inode.ctime.max(settlement.mtime);
+        } else if writers == 1 && settlement.version == VERSION_MADE && settlement.size == 0 {
+            // Open for writing only once, when it was made, and not written then, as the writer
+            // himself says: no target has heard of it, and when it is removed there is nothing to
+            // free. Somebody else's word is not enough: a writer whose lease lapsed may go on.
+            inode.objects = false;
         }
         txn.use_reserve();
         txn.commit().await

@@ -3,20 +3,50 @@
 use super::store::{Answer, Batch, Item, MetaStore, Outcome, Usage, Version, Versioned, footprint};
 use crate::error::Result;
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::collections::btree_map::Entry;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A [`MetaStore`] that lives and dies with its process.
 pub struct MemoryStore {
     limit: u64,
     inner: Mutex<Inner>,
+    /// Of `inner`, to be read without its lock.
+    commits: AtomicU64,
 }
 
 type Stored = (Box<[u8]>, Version);
 
+/// Bytes of a key that are compared at once, without following a pointer: all of an inode's.
+const HEAD_BYTES: usize = 15;
+
+/// A key. Its order is that of its bytes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    /// Its first bytes, filled up with zeros, and behind them how many they are: what ends here is
+    /// less than what goes on with zeros.
+    head: u128,
+    tail: Box<[u8]>,
+}
+
+impl Key {
+    fn new(bytes: &[u8]) -> Key {
+        let mut head = [0; HEAD_BYTES + 1];
+        let (start, tail) = bytes.split_at(bytes.len().min(HEAD_BYTES));
+        head[..start.len()].copy_from_slice(start);
+        head[HEAD_BYTES] = start.len() as u8;
+        Key { head: u128::from_be_bytes(head), tail: tail.into() }
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let head = self.head.to_be_bytes();
+        [&head[..usize::from(head[HEAD_BYTES])], &self.tail].concat()
+    }
+}
+
 #[derive(Default)]
 struct Inner {
-    map: BTreeMap<Box<[u8]>, Stored>,
+    map: BTreeMap<Key, Stored>,
     /// Counts commits; the version of all that a commit writes.
     commits: u64,
     used: u64,
@@ -25,7 +55,7 @@ struct Inner {
 impl MemoryStore {
     /// An empty store of at most `limit` bytes.
     pub fn new(limit: u64) -> MemoryStore {
-        MemoryStore { limit, inner: Mutex::default() }
+        MemoryStore { limit, inner: Mutex::default(), commits: AtomicU64::new(0) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -36,49 +66,54 @@ impl MemoryStore {
 
 impl Inner {
     fn holds(&self, batch: &Batch) -> bool {
-        let version = |key: &[u8]| self.map.get(key).map(|(_, version)| *version);
+        let version = |key: &[u8]| self.map.get(&Key::new(key)).map(|(_, version)| *version);
         batch.conditions.iter().all(|(key, expected)| version(key) == *expected)
             && batch.empty.iter().all(|(start, end)| self.range(start, end).next().is_none())
     }
 
-    fn range(&self, start: &[u8], end: &[u8]) -> impl Iterator<Item = (&Box<[u8]>, &Stored)> {
+    fn range(&self, start: &[u8], end: &[u8]) -> impl Iterator<Item = (&Key, &Stored)> {
         // An empty or inverted range has nothing in it; BTreeMap would panic.
         let end = if start < end { end } else { start };
-        let bounds = match start == end {
-            true => (Bound::Included(start), Bound::Excluded(start)),
-            false => (Bound::Included(start), Bound::Excluded(end)),
-        };
-        self.map.range::<[u8], _>(bounds)
+        self.map.range(Key::new(start)..Key::new(end))
     }
 
     fn footprint_of(&self, key: &[u8]) -> u64 {
-        self.map.get(key).map_or(0, |(value, _)| footprint(key, value))
+        self.map.get(&Key::new(key)).map_or(0, |(value, _)| footprint(key, value))
     }
 
     fn commit(&mut self, batch: Batch, limit: u64) -> Result<Outcome> {
         batch.check()?;
-        if !self.holds(&batch) {
+        if batch.moment != Some(self.commits) && !self.holds(&batch) {
             return Ok(Outcome::Conflict);
         }
+        if batch.puts.is_empty() && batch.deletes.is_empty() {
+            return Ok(Outcome::Done);
+        }
         let put: u64 = batch.puts.iter().map(|(key, value)| footprint(key, value)).sum();
-        let replaced: u64 = batch.puts.iter().map(|(key, _)| self.footprint_of(key)).sum();
-        let deleted: u64 = batch.deletes.iter().map(|key| self.footprint_of(key)).sum();
-        let growth = put as i64 - replaced as i64 - deleted as i64;
-        Usage { used: self.used, limit }.admit(growth, batch.reserve)?;
+        let usage = Usage { used: self.used, limit };
+        // What it replaces and deletes need be found beforehand only where memory is short.
+        if !usage.admits(put as i64, batch.reserve) {
+            let replaced: u64 = batch.puts.iter().map(|(key, _)| self.footprint_of(key)).sum();
+            let deleted: u64 = batch.deletes.iter().map(|key| self.footprint_of(key)).sum();
+            usage.admit(put as i64 - replaced as i64 - deleted as i64, batch.reserve)?;
+        }
         self.commits += 1;
         for key in &batch.deletes {
-            if let Some((value, _)) = self.map.remove(&key[..]) {
+            if let Some((value, _)) = self.map.remove(&Key::new(key)) {
                 self.used -= footprint(key, &value);
             }
         }
         for (key, value) in batch.puts {
             let value = value.into_boxed_slice();
             self.used += footprint(&key, &value);
-            if let Some(slot) = self.map.get_mut(&key[..]) {
-                self.used -= footprint(&key, &slot.0);
-                *slot = (value, self.commits);
-            } else {
-                self.map.insert(key.into_boxed_slice(), (value, self.commits));
+            match self.map.entry(Key::new(&key)) {
+                Entry::Vacant(vacant) => {
+                    vacant.insert((value, self.commits));
+                }
+                Entry::Occupied(mut occupied) => {
+                    self.used -= footprint(&key, &occupied.get().0);
+                    occupied.insert((value, self.commits));
+                }
             }
         }
         Ok(Outcome::Done)
@@ -88,7 +123,7 @@ impl Inner {
 impl MetaStore for MemoryStore {
     fn get<'a>(&'a self, key: &'a [u8]) -> Answer<'a, Option<Versioned>> {
         let inner = self.lock();
-        let found = inner.map.get(key);
+        let found = inner.map.get(&Key::new(key));
         Answer::ready(Ok(
             found.map(|(value, version)| Versioned { value: value.to_vec(), version: *version })
         ))
@@ -97,7 +132,7 @@ impl MetaStore for MemoryStore {
     fn range<'a>(&'a self, start: &'a [u8], end: &'a [u8], limit: usize) -> Answer<'a, Vec<Item>> {
         let inner = self.lock();
         let items = inner.range(start, end).take(limit).map(|(key, (value, version))| Item {
-            key: key.to_vec(),
+            key: key.bytes(),
             value: value.to_vec(),
             version: *version,
         });
@@ -105,10 +140,36 @@ impl MetaStore for MemoryStore {
     }
 
     fn commit(&self, batch: Batch) -> Answer<'_, Outcome> {
-        Answer::ready(self.lock().commit(batch, self.limit))
+        let mut inner = self.lock();
+        let outcome = inner.commit(batch, self.limit);
+        self.commits.store(inner.commits, Ordering::Release);
+        Answer::ready(outcome)
+    }
+
+    fn moment(&self) -> Option<u64> {
+        Some(self.commits.load(Ordering::Acquire))
     }
 
     fn usage(&self) -> Usage {
         Usage { used: self.lock().used, limit: self.limit }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        // Few values and many lengths: what differs is often late, or only the length.
+        proptest::collection::vec(0..3u8, 0..2 * HEAD_BYTES)
+    }
+
+    proptest! {
+        #[test]
+        fn keys_are_ordered_as_their_bytes(one in bytes(), other in bytes()) {
+            prop_assert_eq!(Key::new(&one).cmp(&Key::new(&other)), one.cmp(&other));
+            prop_assert_eq!(Key::new(&one).bytes(), one);
+        }
     }
 }

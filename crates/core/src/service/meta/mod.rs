@@ -51,6 +51,8 @@ use txn::{Fault, Step, Txn, attempt, peek, transact};
 /// into [`crate::config::KEPT_REPLY_BYTES_MAX`].
 pub const COLUMNS_MAX: usize = 448;
 
+/// The first version of an inode (see [`crate::wire::meta`]).
+const VERSION_MADE: u64 = 1;
 /// Inode numbers taken from the store at a time.
 const INOS_PER_BATCH: u64 = 1024;
 /// Orphans collected in one round of [`MetaService::expire`].
@@ -609,7 +611,7 @@ fn new_inode(kind: FileKind, mode: u32, uid: u32, gid: u32, at: WallTime) -> Ino
         mtime: at,
         ctime: at,
         data_epoch: 1,
-        version: 1,
+        version: VERSION_MADE,
         settled: true,
         objects: false,
         xattrs: 0,

@@ -578,14 +578,19 @@ impl Pair {
         }
         let open = self.dice.below(self.model.open.len());
         let open = self.model.open.swap_remove(open);
-        let size = self.dice.below(1000) as u64;
+        let unwritten = self.dice.one_in(2);
+        let (size, mtime) = match unwritten {
+            true => (0, 0),
+            false => (self.dice.below(1000) as u64, 5),
+        };
         let (others, stale) = (self.model.writers(open.node), self.dice.one_in(4));
         let file = self.model.file(open.node);
         let version = file.version - u64::from(stale);
         if open.write && others == 0 && !stale && file.pending.is_none() && file.size.is_none() {
             file.size = Some(size);
+            file.objects &= !(unwritten && version == 1);
         }
-        let settlement = Some(Settlement { version, size, mtime: WallTime(5) });
+        let settlement = Some(Settlement { version, size, mtime: WallTime(mtime) });
         let request = MetaRequest::Close { handle: open.handle, settlement };
         let expected = self.model.collect(open.node);
         assert_eq!(Pair::freed(self.bed.ask(open.client, request)), Ok(expected), "close");
@@ -654,7 +659,8 @@ impl Pair {
         if self.model.is_directory(node) {
             return;
         }
-        let (size, writers) = (self.dice.below(1000) as u64, self.model.writers(node));
+        // Nobody but a writer himself is believed that he did not write.
+        let (size, writers) = (self.dice.below(2) as u64, self.model.writers(node));
         let stale = self.dice.one_in(4);
         let file = self.model.file(node);
         let version = file.version - u64::from(stale);

@@ -45,6 +45,8 @@ pub struct Item {
 pub struct Batch {
     /// Keys and the version that each must have; `None`: it must be absent.
     pub conditions: Vec<(Vec<u8>, Option<Version>)>,
+    /// What [`MetaStore::moment`] said before anything was read on which the conditions rest.
+    pub moment: Option<u64>,
     /// Half-open ranges in which there must be no key.
     pub empty: Vec<(Vec<u8>, Vec<u8>)>,
     /// Keys and their new values.
@@ -88,11 +90,16 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Refuses growth by `growth` bytes if that would pass what was stated.
-    pub fn admit(self, growth: i64, reserve: bool) -> Result<()> {
+    /// Whether growth by `growth` bytes keeps to what was stated.
+    pub fn admits(self, growth: i64, reserve: bool) -> bool {
         let kept = if reserve { 0 } else { self.limit / RESERVE_DIVISOR };
         let after = self.used.saturating_add_signed(growth);
-        if growth > 0 && after > self.limit - kept {
+        growth <= 0 || after <= self.limit - kept
+    }
+
+    /// Refuses growth by `growth` bytes if that would pass what was stated.
+    pub fn admit(self, growth: i64, reserve: bool) -> Result<()> {
+        if !self.admits(growth, reserve) {
             return Err(Error::because(
                 Code::NoMetadataSpace,
                 format!("metadata memory is full: {} of {} bytes in use", self.used, self.limit),
@@ -151,6 +158,12 @@ pub trait MetaStore: Send + Sync {
     /// Carries a batch out, or answers that it conflicts. [`Code::NoMetadataSpace`] if it would
     /// pass the stated memory; then nothing changed.
     fn commit(&self, batch: Batch) -> Answer<'_, Outcome>;
+
+    /// A number that changes with every commit, where there is one at hand. A batch that names it,
+    /// and finds it unchanged, need not have its conditions looked up again.
+    fn moment(&self) -> Option<u64> {
+        None
+    }
 
     /// Memory stated and used.
     fn usage(&self) -> Usage;

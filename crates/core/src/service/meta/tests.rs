@@ -2,9 +2,12 @@
 
 use super::conformance::store_conformance;
 use super::*;
+use crate::config::CLOSES_PER_CALL_MAX;
 use crate::types::{Incarnation, TargetId};
 use crate::wire::control::{ServerEntry, TargetEntry};
-use crate::wire::meta::{Changes, OpenMode, Opened, PendingTruncate, Place, SetTime, Settlement};
+use crate::wire::meta::{
+    Changes, Closing, OpenMode, Opened, PendingTruncate, Place, SetTime, Settlement,
+};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
@@ -117,10 +120,11 @@ impl Bed {
         self.opened(create(path, OpenMode::READ_WRITE))
     }
 
-    /// Makes an empty settled file that was open for writing.
+    /// Makes an empty settled file that was written to.
     fn file(&self, path: &str) -> Ino {
         let opened = self.create(path);
-        self.close(&opened, Some((opened.version, 0, 0)));
+        let made = opened.record.attributes.mtime.0;
+        self.close(&opened, Some((opened.version, 0, made)));
         opened.record.attributes.ino
     }
 
@@ -366,6 +370,70 @@ fn handles_belong_to_their_client_and_end_once() {
     assert_eq!(bed.fails(close()), Code::BadHandle);
     assert_eq!(bed.fails(MetaRequest::Renew { handle: opened.handle }), Code::BadHandle);
     assert!(bed.service.live.is_idle());
+}
+
+#[test]
+fn handles_may_end_by_the_way() {
+    let bed = Bed::new();
+    let closing = |opened: &Opened| Closing {
+        handle: opened.handle,
+        settlement: Some(Settlement { version: opened.version, size: 7, mtime: WallTime(9) }),
+    };
+    let close = |client, closes: &[Closing]| run(bed.service.close_all(client, closes));
+    let (one, other) = (bed.create("one"), bed.create("other"));
+    let both = [closing(&one), closing(&other)];
+    assert_eq!(close(OTHER, &both), Ok(false));
+    assert!(bed.look("one").unwrap().unsettled.is_some(), "they are another client's");
+    bed.close(&other, None);
+    assert_eq!(close(CLIENT, &both), Ok(false), "one that has ended is passed over");
+    assert_eq!(bed.look("one").unwrap().attributes.size, 7);
+    assert!(bed.service.live.is_idle());
+
+    // The last handle of a removed file: whoever asks is told what to free.
+    let orphan = bed.create("orphan");
+    assert_eq!(bed.freed(MetaRequest::Unlink { place: at("orphan") }), []);
+    assert_eq!(close(CLIENT, &[closing(&orphan)]), Ok(true));
+    assert_eq!(bed.freed(MetaRequest::KeepAlive), [orphan.record.attributes.ino]);
+    let many = vec![closing(&one); CLOSES_PER_CALL_MAX + 1];
+    assert_eq!(close(CLIENT, &many).unwrap_err().code, Code::TooMany);
+}
+
+/// A file that was open for writing once, when it was made, and not written, has no objects. Any
+/// doubt about that, and it has.
+#[test]
+fn what_was_never_written_leaves_no_garbage() {
+    let bed = Bed::new();
+    let unlink = |path: &str| bed.freed(MetaRequest::Unlink { place: at(path) });
+    let empty = bed.create("empty");
+    bed.close(&empty, Some((empty.version, 0, 0)));
+    assert_eq!(unlink("empty"), []);
+
+    let silent = bed.create("silent");
+    bed.close(&silent, None);
+    assert_eq!(unlink("silent"), [silent.record.attributes.ino]);
+
+    let others = bed.create("others");
+    let ino = others.record.attributes.ino;
+    bed.close(&others, None);
+    let settlement = Settlement { version: others.version, size: 0, mtime: WallTime(0) };
+    bed.done(MetaRequest::Settle { ino, settlement });
+    assert_eq!(unlink("others"), [ino], "its writer has not said so");
+
+    let written = bed.create("written");
+    bed.close(&written, Some((written.version, 0, 1)));
+    assert_eq!(unlink("written"), [written.record.attributes.ino]);
+
+    let again = bed.create("again");
+    bed.close(&again, Some((again.version, 0, 0)));
+    let again = bed.open(again.record.attributes.ino, OpenMode::WRITE);
+    bed.close(&again, Some((again.version, 0, 0)));
+    assert_eq!(unlink("again"), [again.record.attributes.ino]);
+
+    let cut = bed.create("cut");
+    let ino = cut.record.attributes.ino;
+    let version = bed.truncate(ino, 0, Some(cut.handle)).1;
+    bed.close(&cut, Some((version, 0, 0)));
+    assert_eq!(unlink("cut"), [ino]);
 }
 
 #[test]

@@ -99,7 +99,9 @@ pub(super) async fn peek_name(
 
 impl<'a> Txn<'a> {
     pub(super) fn new(store: &'a dyn MetaStore) -> Txn<'a> {
-        Txn { store, batch: Batch::default(), inodes: Vec::new() }
+        // Before anything is read.
+        let batch = Batch { moment: store.moment(), ..Batch::default() };
+        Txn { store, batch, inodes: Vec::new() }
     }
 
     /// A value, which must not have changed when this is committed.
