@@ -5,7 +5,7 @@
 //! others notice and leave nothing behind.
 
 pub(crate) mod job;
-mod preload;
+pub(crate) mod preload;
 mod report;
 mod tuning;
 mod wishes;

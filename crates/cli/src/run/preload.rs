@@ -25,15 +25,21 @@ fn value(library: &Path, others: Option<&OsStr>) -> OsString {
     value
 }
 
-/// The variable that has it loaded into the program; why not, where it cannot be.
-pub(super) fn variable() -> Result<(String, OsString), String> {
+/// The library; why not, where there is none that the dynamic linker can load.
+pub(crate) fn find_library() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let library =
         find(&program).ok_or_else(|| format!("{LIBRARY} is not beside {}", program.display()))?;
     // The linker's own separators.
-    if library.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
-        return Err(format!("there is a blank or a colon in {}", library.display()));
+    match library.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
+        true => Err(format!("there is a blank or a colon in {}", library.display())),
+        false => Ok(library),
     }
+}
+
+/// The variable that has it loaded into the program; why not, where it cannot be.
+pub(super) fn variable() -> Result<(String, OsString), String> {
+    let library = find_library()?;
     Ok((VARIABLE.to_owned(), value(&library, std::env::var_os(VARIABLE).as_deref())))
 }
 
