@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """One file, changed and read by several processes in turns, against a plain bytearray.
 
-    turns.py [--steps N] [--seed N] [--length BYTES] [--preload PATH] FILE...
+    turns.py [--steps N] [--seed N] [--length BYTES] [--unmapped] [--preload PATH] FILE...
 
 Each FILE is the same file under one mount; each gets a process of its own, and with --preload one
 more that has PATH preloaded. What one process has done is what the next one finds. Equal seeds give
 equal histories. docs/posix.md tells what the processes must do for it: mappings are made anew for
-each use, files are opened anew for sendfile, and fstat comes before copy_file_range.
+each use, files are opened anew for sendfile, and fstat comes before copy_file_range. With --unmapped
+there are neither mappings nor sendfile, and the kernel has no pages of the file.
 """
 
 import argparse
@@ -172,7 +173,8 @@ class Process:
 
 
 class History:
-    def __init__(self, processes, seed, length_max):
+    def __init__(self, processes, seed, length_max, unmapped):
+        self.unmapped = unmapped
         self.processes = processes
         self.chance = random.Random(seed)
         self.length_max = length_max
@@ -208,7 +210,8 @@ class History:
 
     def step(self, number):
         process = self.chance.choice(self.processes)
-        kinds = ["read"] * 5 + ["write"] * 5 + ["mapped"] * 4 + ["hole"] * 2
+        kinds = ["read"] * 5 + ["write"] * 5 + ["hole"] * 2
+        kinds += ["read", "write"] * 2 if self.unmapped else ["mapped"] * 4
         kinds += ["truncate", "append", "allocate", "copy", "sync", "reopen", "size", "data"]
         kind = self.chance.choice(kinds)
         if not self.model and kind in ("mapped", "copy"):
@@ -224,7 +227,7 @@ class History:
 
     def do_read(self, process, number):
         offset, length = self.extent()
-        way = self.chance.choice(["read", "read", "read_sent"])
+        way = self.chance.choice(["read", "read", "read" if self.unmapped else "read_sent"])
         self.note(way, offset, length)
         self.compare(process.ask(way, offset, length), offset, length)
 
@@ -325,6 +328,7 @@ def main():
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--length", type=int, default=1_000_000)
+    parser.add_argument("--unmapped", action="store_true")
     parser.add_argument("--preload", default="")
     parser.add_argument("files", nargs="+")
     options = parser.parse_args()
@@ -336,7 +340,7 @@ def main():
     processes = [Process(path, "") for path in options.files]
     if options.preload:
         processes += [Process(path, options.preload) for path in options.files]
-    history = History(processes, options.seed, options.length)
+    history = History(processes, options.seed, options.length, options.unmapped)
     try:
         for number in range(options.steps):
             history.step(number)
