@@ -477,9 +477,10 @@ static size_t below(size_t limit)
 /* The same calls on a file of the pool and on one elsewhere give the same, in every order. */
 static void at_random(void)
 {
-    warm();
+    if (!getenv("WEIR_IO_BUFFER")) warm();
     enum { FDS = 4, CALLS = 4000, SPACE = 300 * KIB, LONGEST = 80 * KIB };
     const char *paths[2] = {"random", strdup(outside("random"))};
+    int buffered = getenv("WEIR_IO_BUFFER") != NULL;
     int fds[2][FDS];
     unlink(paths[1]);
     unsigned char *memory[2] = {allocate(LONGEST), allocate(LONGEST)};
@@ -489,6 +490,8 @@ static void at_random(void)
     for (int call = 0; call < CALLS; call++) {
         size_t slot = below(FDS), kind = below(26), length = below(below(2) ? LONGEST : 600), offset = below(SPACE);
         size_t flag = below(6), other = below(FDS), cut = below(length + 1), fresh = below(12);
+        /* What is buffered is not seen past the library. */
+        if (buffered && kind >= 16 && kind <= 19) kind = 3 * (kind - 16);
         long long results[2];
         int errors[2];
         off_t positions[2];
@@ -556,7 +559,7 @@ static void at_random(void)
             failed(__FILE__, __LINE__, "pool and other file are alike", text);
         }
     }
-    CHECK(direct() > CALLS / 4);
+    CHECK(direct() > (buffered ? CALLS / 10 : CALLS / 4));
 }
 
 static const struct test tests[] = {

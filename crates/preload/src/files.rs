@@ -100,6 +100,9 @@ impl Description {
             Way::Read => mode.read && access != libc::O_WRONLY,
             Way::Write if flags & libc::O_APPEND != 0 => {
                 // The kernel moves the position to what it believes to be the end.
+                if let Some(buffer) = &self.buffer {
+                    buffer.yield_to_others();
+                }
                 self.refresh(fd);
                 false
             }

@@ -14,11 +14,11 @@ use tempfile::TempDir;
 use weir_client::{ConnectOptions, FormOptions, Pool, PoolAddress, form};
 use weir_core::auth::{Role, Secret};
 use weir_core::config::Timing;
-use weir_fuse::{MountOptions, Session};
+use weir_fuse::{MountOptions, Rule, Session};
 use weir_server::{Server, ServerOptions};
 
 /// Longest that a case may take, on a machine with much else to do.
-const CASE_TIME_MAX: Duration = Duration::from_secs(20);
+const CASE_TIME_MAX: Duration = Duration::from_secs(60);
 
 fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/preload")
@@ -65,6 +65,10 @@ struct Ground {
 
 impl Ground {
     fn new(timing: Timing) -> Ground {
+        Ground::with_rules(timing, Vec::new())
+    }
+
+    fn with_rules(timing: Timing, rules: Vec<Rule>) -> Ground {
         let secret = Secret::from_bytes([9; 32]);
         let servers: Vec<_> = (0..2)
             .map(|_| {
@@ -107,7 +111,7 @@ impl Ground {
         let address = PoolAddress { servers: addresses, secret, role: Role::Mount };
         let mounted = Pool::connect(&address, &options).expect("pool connects");
         let mount_options =
-            MountOptions { pool_directory: Some(pool.clone()), ..MountOptions::default() };
+            MountOptions { pool_directory: Some(pool.clone()), rules, ..MountOptions::default() };
         let session = weir_fuse::mount(mounted, &mount, &mount_options).expect("mounts");
         Ground { session: Some(session), servers, mount, pool, scratch, _home: home }
     }
@@ -424,4 +428,21 @@ fn lost_servers_are_an_error_and_soon() {
     ground.servers.clear();
     let status = wait(&mut child).map(|status| status.to_string());
     assert_eq!(status.as_deref(), Some("exit status: 0"));
+}
+
+/// Small requests in every order give the same with buffers, within one process.
+#[test]
+fn buffers() {
+    if !fuse_works() {
+        return;
+    }
+    for size in [4096, 128 << 10] {
+        let rule = Rule { pattern: "*".to_owned(), io_buffer: Some(size), ..Rule::default() };
+        let ground = Ground::with_rules(timing(), vec![rule]);
+        let program = ground.compile("forms", &[]);
+        let mut command = ground.command(&program, &["*"]);
+        command.env("WEIR_IO_BUFFER", "yes").arg("at_random");
+        let (status, output) = bounded(&mut command, &ground.scratch);
+        assert_eq!(status, "exit status: 0", "buffers of {size} bytes: {output}");
+    }
 }
