@@ -168,6 +168,9 @@ impl Filesystem for WeirFilesystem {
             Ok(attributes)
         };
         let changed = self.0.run(Operation::Change, change);
+        if changed.as_ref().is_err_and(|errno| *errno == Errno::ESTALE) {
+            self.0.was_overtaken(ino);
+        }
         self.0.reply_attributes(changed, reply);
     }
 

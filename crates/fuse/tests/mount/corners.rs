@@ -302,8 +302,10 @@ fn a_name_that_others_keep_replacing_can_always_be_opened() {
         }
         let begun = Instant::now();
         let mut failure = None;
+        let path = mounts[0].join("current");
         while begun.elapsed() < Duration::from_secs(3) && failure.is_none() {
-            failure = fs::read(mounts[0].join("current")).err();
+            let changed = || fs::set_permissions(&path, Permissions::from_mode(0o600));
+            failure = fs::read(&path).map(drop).and_then(|()| changed()).err();
         }
         over.store(true, Ordering::Relaxed);
         assert!(failure.is_none(), "{failure:?}");
