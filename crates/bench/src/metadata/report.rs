@@ -106,7 +106,13 @@ impl Report {
             }
         }
         let aim = LISTING_AIM.0 * f64::from(self.settings.listed) / f64::from(LISTING_AIM.1);
-        for listing in self.listings.iter().filter(|listing| listing.target != "local") {
+        // To stat each entry through a mount is so many requests more.
+        let listed = |listing: &&Listing| match listing.target.as_str() {
+            "pool" => true,
+            "mount" => listing.what == "names",
+            _ => false,
+        };
+        for listing in self.listings.iter().filter(listed) {
             let what = format!("listing, {}, {}, seconds", listing.target, listing.what);
             let value = listing.seconds.median;
             aims.push(Aim { what, value, aim, met: value < aim });
