@@ -133,6 +133,33 @@ fn a_failed_write_leaves_the_size_unsettled() {
     });
 }
 
+/// A file of two columns, with a hole in the second, was to end in that hole. Its server was out of
+/// reach, the first column was cut: the file looked shorter than it was and was to be. (Seed 102524.)
+#[test]
+fn a_truncation_that_fails_makes_no_file_too_short() {
+    let mut stage = Stage::new();
+    let fs = stage.fs(0);
+    let file = stage.play(0, async move {
+        let file = open(&fs).await;
+        file.write_at(&[1; 4096], 8192).await.expect("a write");
+        file
+    });
+    let far = file.layout().member(1).target.0 as usize;
+    stage.fault(&Fault::Partition { islanders: vec![far] });
+    let file = stage.play(0, async move {
+        // From here on there is no connection.
+        assert!(file.read_at(&mut [0], 4096).await.is_err());
+        assert!(file.truncate(6000).await.is_err());
+        // It learns of the new epoch.
+        file.write_at(&[1; 100], 0).await.expect("a write");
+        file
+    });
+    stage.fault(&Fault::Heal);
+    stage.rest(1_000);
+    let size = stage.play(0, async move { file.size().await.expect("a size") });
+    assert!((6000..=12_288).contains(&size), "{size} bytes");
+}
+
 /// A client was stopped for longer than its lease; somebody settled the file; the client went on
 /// and wrote by its capability, which targets honour. The size stayed what had been settled.
 #[test]

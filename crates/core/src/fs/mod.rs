@@ -501,7 +501,15 @@ impl<R: Rpc> Fs<R> {
             size: layout.object_size(column, pending.size),
             epoch,
         };
-        self.on_columns(layout, capability, request).await?;
+        let mut columns: Vec<usize> = (0..layout.stripe_count()).collect();
+        if let Some(last) = pending.size.checked_sub(1) {
+            // First where the file is to end. If there is a hole and others cut before, the file
+            // looks shorter than it was and will be: for a moment, or for long if this fails.
+            let (end, _) = layout.locate(last);
+            self.on_some_columns(layout, capability, [end], request).await?;
+            columns.retain(|&column| column != end);
+        }
+        self.on_some_columns(layout, capability, columns, request).await?;
         self.done(who, ino, MetaRequest::EndTruncate { ino, epoch }).await
     }
 
@@ -814,6 +822,16 @@ impl<R: Rpc> Fs<R> {
         capability: &Arc<Capability>,
         request: impl Fn(usize) -> TargetRequest,
     ) -> Result<Vec<(Witness, u64)>> {
+        self.on_some_columns(layout, capability, 0..layout.stripe_count(), request).await
+    }
+
+    async fn on_some_columns(
+        &self,
+        layout: &Layout,
+        capability: &Arc<Capability>,
+        columns: impl IntoIterator<Item = usize>,
+        request: impl Fn(usize) -> TargetRequest,
+    ) -> Result<Vec<(Witness, u64)>> {
         let one = |column| {
             let request = request(column);
             async move {
@@ -823,7 +841,7 @@ impl<R: Rpc> Fs<R> {
                 }
             }
         };
-        join_all((0..layout.stripe_count()).map(one)).await.into_iter().collect()
+        join_all(columns.into_iter().map(one)).await.into_iter().collect()
     }
 
     /// Makes size and times true: where the metadata service does not know them, the targets do.
