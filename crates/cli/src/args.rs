@@ -265,6 +265,11 @@ pub(crate) struct Run {
     #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
     pub(crate) no_preload: bool,
 
+    /// Do without a mount: the program sees the pool by the preload library alone, which knows less
+    /// (docs/posix.md). So it is by itself where nothing can be mounted
+    #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
+    pub(crate) no_mount: bool,
+
     /// Put small sequential writes of the program together in a buffer of SIZE for each file, and
     /// read ahead by as much; 0: neither. Others see what was written after fsync, close or exit
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]

@@ -62,14 +62,6 @@ macro_rules! before {
 
 before! {
     sync syncfs
-    stat stat64 lstat lstat64 fstat fstat64 fstatat fstatat64 statx
-    __xstat __xstat64 __lxstat __lxstat64 __fxstat __fxstat64 __fxstatat __fxstatat64
-    ftruncate ftruncate64 truncate truncate64
-    fallocate fallocate64 posix_fallocate posix_fallocate64 sync_file_range
-    fopen fopen64 fdopen
-    rename renameat renameat2 link linkat
-    utime utimes utimensat futimens futimes
-    fchmod fchown
     execve execv execvp execvpe execl execlp execle fexecve execveat
     _exit _Exit quick_exit abort
 }

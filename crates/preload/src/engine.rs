@@ -1,6 +1,7 @@
 //! This process's own connections to pools.
 
-use crate::files;
+use crate::{alone, files};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,16 +56,34 @@ pub(crate) fn any() -> bool {
 fn connect(directory: &Path, board: &Path) -> Result<Engine> {
     weir_net::descriptors::set_mover(mover);
     let address = PoolAddress::load(directory)?;
-    // No thread of ours in somebody else's process: nothing is opened that a lease is kept for.
-    let options = ConnectOptions { keeps_lease: false, ..ConnectOptions::load(directory)? };
+    // With a mount there is no thread of ours in somebody else's process: nothing is opened that a
+    // lease is kept for.
+    let keeps_lease = alone::is_on();
+    let options = ConnectOptions { keeps_lease, ..ConnectOptions::load(directory)? };
     // A program that may have few descriptors is left all of them.
     let wanted = (address.servers.len() * options.connections + 4) as u64;
-    if wanted * 4 > descriptors_max() {
+    if wanted * 4 > descriptors_max() && !alone::is_on() {
         return Err(Error::because(Code::NoSpace, "too few descriptors").on("connect to", "pool"));
     }
     let board =
         Board::open(board).map_err(|error| Error::because(Code::NotFound, error.to_string()))?;
-    Ok(Engine { pool: Pool::connect(&address, &options)?, board })
+    let pool = without_signals(|| Pool::connect(&address, &options))?;
+    Ok(Engine { pool, board })
+}
+
+/// Threads that are started meanwhile get no signals: a program's handlers run on its own.
+fn without_signals<T>(work: impl FnOnce() -> T) -> T {
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: sets of signals, filled in before they are read.
+    unsafe {
+        let mut all = MaybeUninit::uninit();
+        libc::sigfillset(all.as_mut_ptr());
+        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+    }
+    let result = work();
+    // SAFETY: as it was filled in above.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
+    result
 }
 
 /// How many descriptors this process may have.

@@ -2,7 +2,7 @@
 
 use crate::real::{interpose, kernel, same};
 use crate::transfer::{Memory, Way, transfer};
-use crate::{buffer, files, fork, process};
+use crate::{alone, buffer, files, fork, process};
 use libc::{c_char, c_int, c_void, iovec, mode_t, off_t, pid_t, size_t, ssize_t};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -14,9 +14,24 @@ fn opened(fd: c_int) -> c_int {
     fd
 }
 
+/// What `creat` means.
+const CREATES: c_int = libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC;
+
+fn opens(
+    at: c_int,
+    path: *const c_char,
+    flags: c_int,
+    mode: mode_t,
+    next: impl FnOnce() -> c_int,
+) -> c_int {
+    buffer::settle();
+    alone::open(at, path, flags, mode).unwrap_or_else(|| opened(next()))
+}
+
 fn duplicated(old: c_int, new: c_int) -> c_int {
     if new >= 0 && !process::is_guest() {
         files::duplicated(old, new);
+        alone::streams::stands(new);
     }
     new
 }
@@ -106,76 +121,40 @@ fn writes(
 interpose! {
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
-        |next| {
-            buffer::settle();
-            opened(next())
-        };
+        |next| opens(libc::AT_FDCWD, path, flags, mode, next);
     fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
-        |next| {
-            buffer::settle();
-            opened(next())
-        };
+        |next| opens(libc::AT_FDCWD, path, flags, mode, next);
     fn __open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
-        |next| {
-            buffer::settle();
-            opened(next())
-        };
+        |next| opens(libc::AT_FDCWD, path, flags, mode, next);
     fn __open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
-        |next| {
-            buffer::settle();
-            opened(next())
-        };
+        |next| opens(libc::AT_FDCWD, path, flags, mode, next);
     fn __open_2(path: *const c_char, flags: c_int) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, 0),
-        |next| {
-            buffer::settle();
-            opened(next())
-        };
+        |next| opens(libc::AT_FDCWD, path, flags, 0, next);
     fn __open64_2(path: *const c_char, flags: c_int) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, 0),
-        |next| {
-            buffer::settle();
-            opened(next())
-        };
+        |next| opens(libc::AT_FDCWD, path, flags, 0, next);
     fn openat(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, at, path, flags, mode),
-        |next| {
-            buffer::settle();
-            opened(next())
-        };
+        |next| opens(at, path, flags, mode, next);
     fn openat64(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, at, path, flags, mode),
-        |next| {
-            buffer::settle();
-            opened(next())
-        };
+        |next| opens(at, path, flags, mode, next);
     fn __openat_2(at: c_int, path: *const c_char, flags: c_int) -> c_int,
         early kernel!(SYS_openat, at, path, flags, 0),
-        |next| {
-            buffer::settle();
-            opened(next())
-        };
+        |next| opens(at, path, flags, 0, next);
     fn __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int,
         early kernel!(SYS_openat, at, path, flags, 0),
-        |next| {
-            buffer::settle();
-            opened(next())
-        };
+        |next| opens(at, path, flags, 0, next);
     fn creat(path: *const c_char, mode: mode_t) -> c_int,
-        early kernel!(SYS_openat, libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode),
-        |next| {
-            buffer::settle();
-            opened(next())
-        };
+        early kernel!(SYS_openat, libc::AT_FDCWD, path, CREATES, mode),
+        |next| opens(libc::AT_FDCWD, path, CREATES, mode, next);
     fn creat64(path: *const c_char, mode: mode_t) -> c_int,
-        early kernel!(SYS_openat, libc::AT_FDCWD, path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode),
-        |next| {
-            buffer::settle();
-            opened(next())
-        };
+        early kernel!(SYS_openat, libc::AT_FDCWD, path, CREATES, mode),
+        |next| opens(libc::AT_FDCWD, path, CREATES, mode, next);
 
     fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t,
         early kernel!(SYS_read, fd, buffer, length),
@@ -293,21 +272,21 @@ interpose! {
     fn fsync(fd: c_int) -> c_int,
         early kernel!(SYS_fsync, fd),
         |next| match settled(fd) {
-            0 => next(),
+            0 => alone::sync(fd).unwrap_or_else(next),
             errno => refused(errno),
         };
     fn fdatasync(fd: c_int) -> c_int,
         early kernel!(SYS_fdatasync, fd),
         |next| match settled(fd) {
-            0 => next(),
+            0 => alone::sync(fd).unwrap_or_else(next),
             errno => refused(errno),
         };
     fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t,
         early kernel!(SYS_lseek, fd, offset, whence),
-        |next| sought(whence, next);
+        |next| sought(fd, offset, whence, next);
     fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t,
         early kernel!(SYS_lseek, fd, offset, whence),
-        |next| sought(whence, next);
+        |next| sought(fd, offset, whence, next);
     fn dup(fd: c_int) -> c_int,
         early kernel!(SYS_dup, fd),
         |next| duplicated(fd, next());
@@ -333,19 +312,19 @@ interpose! {
         early kernel!(SYS_fcntl, fd, command, argument),
         |next| {
             buffer::settle();
-            controlled(fd, command, next())
+            controlled(fd, command, alone::control(fd, command, next))
         };
     fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int,
         early kernel!(SYS_fcntl, fd, command, argument),
         |next| {
             buffer::settle();
-            controlled(fd, command, next())
+            controlled(fd, command, alone::control(fd, command, next))
         };
     fn flock(fd: c_int, operation: c_int) -> c_int,
         early kernel!(SYS_flock, fd, operation),
         |next| {
             buffer::settle();
-            locked(next())
+            locked(alone::refuse(fd, libc::ENOLCK, next))
         };
     fn lockf(fd: c_int, command: c_int, length: off_t) -> c_int,
         early {
@@ -354,7 +333,7 @@ interpose! {
         },
         |next| {
             buffer::settle();
-            locked(next())
+            locked(alone::refuse(fd, libc::ENOLCK, next))
         };
     fn lockf64(fd: c_int, command: c_int, length: off_t) -> c_int,
         early {
@@ -363,69 +342,65 @@ interpose! {
         },
         |next| {
             buffer::settle();
-            locked(next())
+            locked(alone::refuse(fd, libc::ENOLCK, next))
         };
     fn fclose(stream: *mut libc::FILE) -> c_int,
         |next| {
-            stream_ends(stream);
+            if !alone::streams::ends(stream) {
+                stream_ends(stream);
+            }
             next()
         };
     fn freopen(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE,
         |next| {
-            stream_ends(stream);
-            let reopened = next();
-            stream_ends(reopened);
-            reopened
+            alone::streams::reopen(path, stream, || {
+                stream_ends(stream);
+                let reopened = next();
+                stream_ends(reopened);
+                reopened
+            })
         };
     fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE,
         |next| {
-            stream_ends(stream);
-            let reopened = next();
-            stream_ends(reopened);
-            reopened
+            alone::streams::reopen(path, stream, || {
+                stream_ends(stream);
+                let reopened = next();
+                stream_ends(reopened);
+                reopened
+            })
         };
 
     fn mmap(address: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void,
         early kernel!(SYS_mmap, address, length, protection, flags, fd, offset),
-        |next| {
-            if flags & libc::MAP_ANONYMOUS == 0 {
-                refresh(fd);
-            }
-            next()
-        };
+        |next| mapped((address, length), protection, flags, (fd, offset), next);
     fn mmap64(address: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void,
         early kernel!(SYS_mmap, address, length, protection, flags, fd, offset),
-        |next| {
-            if flags & libc::MAP_ANONYMOUS == 0 {
-                refresh(fd);
-            }
-            next()
-        };
+        |next| mapped((address, length), protection, flags, (fd, offset), next);
     fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t,
         early kernel!(SYS_sendfile, to, from, offset, count),
         |next| {
             refresh(from);
-            next()
+            alone::refuse(from, libc::EINVAL, || alone::refuse(to, libc::EINVAL, next))
         };
     fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t,
         early kernel!(SYS_sendfile, to, from, offset, count),
         |next| {
             refresh(from);
-            next()
+            alone::refuse(from, libc::EINVAL, || alone::refuse(to, libc::EINVAL, next))
         };
     fn copy_file_range(from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, length: size_t, flags: u32) -> ssize_t,
         early kernel!(SYS_copy_file_range, from, from_offset, to, to_offset, length, flags),
         |next| {
             refresh(from);
             refresh(to);
-            next()
+            alone::refuse(from, libc::EINVAL, || alone::refuse(to, libc::EINVAL, next))
         };
     fn splice(from: c_int, from_offset: *mut off_t, to: c_int, to_offset: *mut off_t, length: size_t, flags: u32) -> ssize_t,
         early kernel!(SYS_splice, from, from_offset, to, to_offset, length, flags),
         |next| {
             refresh(from);
             refresh(to);
-            next()
+            alone::refuse(from, libc::EINVAL, || alone::refuse(to, libc::EINVAL, next))
         };
 
     fn system(command: *const c_char) -> c_int,
@@ -452,11 +427,12 @@ interpose! {
 }
 
 /// Where the end of the file matters, what is buffered must be in it.
-fn sought(whence: c_int, seek: impl FnOnce() -> off_t) -> off_t {
-    if !matches!(whence, libc::SEEK_SET | libc::SEEK_CUR) {
-        buffer::settle();
+fn sought(fd: c_int, offset: off_t, whence: c_int, seek: impl FnOnce() -> off_t) -> off_t {
+    if matches!(whence, libc::SEEK_SET | libc::SEEK_CUR) {
+        return seek();
     }
-    seek()
+    buffer::settle();
+    alone::seek(fd, offset, whence).unwrap_or_else(seek)
 }
 
 /// Whoever has a lock now sees what others have written while they had it.
@@ -465,6 +441,20 @@ fn locked(result: c_int) -> c_int {
         buffer::forget();
     }
     result
+}
+
+fn mapped(
+    (address, length): (*mut c_void, size_t),
+    protection: c_int,
+    flags: c_int,
+    (fd, offset): (c_int, off_t),
+    next: impl FnOnce() -> *mut c_void,
+) -> *mut c_void {
+    if flags & libc::MAP_ANONYMOUS != 0 {
+        return next();
+    }
+    refresh(fd);
+    alone::map(address, length, protection, flags, fd, offset).unwrap_or_else(next)
 }
 
 fn controlled(fd: c_int, command: c_int, result: c_int) -> c_int {

@@ -4,6 +4,7 @@
 //! which file they are at every use, since descriptors change hands in ways that nobody sees (the C
 //! library closes and opens behind its own functions).
 
+use crate::alone::{self, Own};
 use crate::buffer::{self, Buffer};
 use crate::engine::{self, Engine};
 use crate::process::{self, Inside};
@@ -56,6 +57,7 @@ pub(crate) struct Description {
     pub(crate) engine: Arc<Engine>,
     pub(crate) file: File<Net>,
     cell: u32,
+    source: Source,
     identity: Identity,
     /// Another process may have it too, or might move the position meanwhile.
     pub(crate) shared: AtomicBool,
@@ -67,6 +69,14 @@ pub(crate) struct Description {
     seen: AtomicU64,
 }
 
+/// Where a file comes from.
+enum Source {
+    /// The kernel has it open at a mount, which lends it.
+    Mount,
+    /// There is no mount: this process has opened it, and closes it with this.
+    Own(#[allow(dead_code)] Own),
+}
+
 /// Which file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Identity {
@@ -75,6 +85,20 @@ struct Identity {
 }
 
 impl Description {
+    fn own(engine: Arc<Engine>, file: File<Net>, own: Own, identity: Identity) -> Description {
+        Description {
+            engine,
+            file,
+            cell: 0,
+            source: Source::Own(own),
+            identity,
+            shared: AtomicBool::new(false),
+            position: Mutex::new(()),
+            buffer: None,
+            seen: AtomicU64::new(u64::MAX),
+        }
+    }
+
     pub(crate) fn board(&self) -> &Board {
         &self.engine.board
     }
@@ -82,6 +106,11 @@ impl Description {
     /// Where what is done with it is counted.
     pub(crate) fn cell(&self) -> &Cell {
         self.board().cell(self.cell)
+    }
+
+    /// Whether this process has opened it itself, and the kernel knows nothing of it.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self.source, Source::Own(_))
     }
 
     /// Whether the kernel may have pages of it, which only requests through the kernel respect.
@@ -259,6 +288,22 @@ pub(crate) fn settle(fd: c_int) -> c_int {
     buffer.map_or(0, |buffer| buffer.settle())
 }
 
+/// This process has opened the descriptor as one for a file of the pool. To be called inside.
+pub(crate) fn own(fd: c_int, engine: Arc<Engine>, file: File<Net>, own: Own) {
+    let Some((identity, _)) = identity(fd, libc::AT_STATX_DONT_SYNC) else { return };
+    let description = Arc::new(Description::own(engine, file, own, identity));
+    let before = descriptions().insert(fd, description);
+    set(fd, POOL);
+    drop(before);
+}
+
+/// All files are closed. What is still done with them opens them anew. To be called inside.
+pub(crate) fn close_all() {
+    let ended = std::mem::take(&mut *descriptions());
+    ended.keys().for_each(|fd| set(*fd, UNKNOWN));
+    drop(ended);
+}
+
 fn forget(fd: c_int) {
     set(fd, UNKNOWN);
     let ended = descriptions().remove(&fd);
@@ -407,6 +452,10 @@ fn lent(fd: c_int) -> Result<Lent, c_int> {
 
 fn adopt(fd: c_int, private: bool) -> Result<Description, c_int> {
     let (identity, _) = identity(fd, libc::AT_STATX_DONT_SYNC).ok_or(libc::EBADF)?;
+    if alone::is_on() {
+        let (engine, file, own) = alone::adopt(fd)?;
+        return Ok(Description::own(engine, file, own, identity));
+    }
     let lent = lent(fd);
     if let Ok(_) | Err(libc::ENOTTY) = lent {
         let mut devices = devices();
@@ -420,6 +469,7 @@ fn adopt(fd: c_int, private: bool) -> Result<Description, c_int> {
         file: engine.pool.fs().borrow(lent.file.clone()),
         engine,
         cell: lent.cell,
+        source: Source::Mount,
         identity,
         shared: AtomicBool::new(!private),
         position: Mutex::new(()),

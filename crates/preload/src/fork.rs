@@ -3,13 +3,17 @@
 //! After `fork` the child makes its own connections; the parent's stay sound. Descriptors are then
 //! shared, and the kernel, which keeps their position, must be the one to move it.
 
+use crate::alone::{directories, streams};
 use crate::process::{self, Inside};
 use crate::{buffer, engine, files, memory};
 use std::cell::UnsafeCell;
 
 /// What [`prepare`] holds until the child has been made. Touched by the thread that forks alone,
 /// while it has the locks.
-struct Held(UnsafeCell<Option<(files::Held, engine::Held, buffer::Held, Inside)>>);
+struct Held(UnsafeCell<Option<(All, Inside)>>);
+
+/// What is held still. Streams and directories are as good in the child.
+type All = (files::Held, engine::Held, buffer::Held, (streams::Held, directories::Held));
 
 // SAFETY: see above.
 unsafe impl Sync for Held {}
@@ -30,7 +34,8 @@ extern "C" fn prepare() {
     buffer::end();
     let buffers = buffer::hold();
     let engines = engine::hold();
-    let held = (files::hold(), engines, buffers, inside);
+    let streams = (streams::hold(), directories::hold());
+    let held = ((files::hold(), engines, buffers, streams), inside);
     // SAFETY: the locks are ours now.
     unsafe { *HELD.0.get() = Some(held) };
     memory::hold();
@@ -38,9 +43,9 @@ extern "C" fn prepare() {
 
 extern "C" fn parent() {
     // SAFETY: the locks are ours still, or there is nothing.
-    if let Some((files, engines, buffers, _inside)) = unsafe { (*HELD.0.get()).take() } {
+    if let Some((held, _inside)) = unsafe { (*HELD.0.get()).take() } {
         memory::let_go();
-        drop((files, engines, buffers));
+        drop(held);
         // Also what another thread opened a moment ago.
         files::share(true);
     }
@@ -48,10 +53,12 @@ extern "C" fn parent() {
 
 extern "C" fn child() {
     // SAFETY: as above; this thread is the only one here.
-    let Some((files, engines, buffers, _inside)) = (unsafe { (*HELD.0.get()).take() }) else {
+    let Some(((files, engines, buffers, streams), _inside)) = (unsafe { (*HELD.0.get()).take() })
+    else {
         return;
     };
     memory::let_go();
+    drop(streams);
     abandon(files, engines, buffers);
 }
 

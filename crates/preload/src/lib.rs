@@ -9,6 +9,7 @@
 //! more), of other libraries that stand in front of the same functions, of allocators that start
 //! before it, of signal handlers, of children.
 
+mod alone;
 mod before;
 mod buffer;
 mod engine;
@@ -26,12 +27,14 @@ mod transfer;
 extern "C" fn begin() {
     exports::begin();
     before::find();
+    alone::find();
     // SAFETY: a name ended by a NUL; nobody changes the environment this early.
     if !unsafe { libc::getenv(c"WEIR_IO_BUFFER".as_ptr()) }.is_null() {
         files::EAGER.store(true, std::sync::atomic::Ordering::Relaxed);
     }
     if process::begin() {
         fork::begin();
+        alone::begin();
     }
 }
 
@@ -39,6 +42,7 @@ extern "C" fn begin() {
 #[cfg_attr(test, allow(dead_code))]
 extern "C" fn end() {
     buffer::finish();
+    alone::finish();
 }
 
 #[cfg(not(test))]

@@ -3,6 +3,7 @@
 //! Whatever cannot be done here, or fails here, is left to the kernel, which then does it, or says
 //! what is wrong: a read or write of bytes at a place may be done twice.
 
+use crate::alone;
 use crate::buffer::Buffer;
 use crate::files::{self, Description};
 use crate::process::{self, Inside};
@@ -13,6 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use weir_client::lending::Cell;
 use weir_core::error::{Code, Error};
 use weir_core::layout::Extent;
 use weir_core::slice::Slice;
@@ -148,10 +150,20 @@ unsafe fn attempt<K: FnOnce() -> ssize_t>(
             None => Err(kernel),
         };
     };
-    let alone = offset.is_none() && !description.shared.load(Ordering::Relaxed);
-    let position = alone.then(|| lock(&description.position));
+    if description.is_own() {
+        let moved = catch_unwind(AssertUnwindSafe(|| {
+            // SAFETY: passed on.
+            unsafe { alone::transfer(fd, &description, way, slices.as_slice(), length, offset) }
+        }));
+        return Ok(match moved.unwrap_or(Err(libc::EIO)) {
+            Ok(moved) => (moved as ssize_t, 0),
+            Err(errno) => (-1, errno),
+        });
+    }
+    let unshared = offset.is_none() && !description.shared.load(Ordering::Relaxed);
+    let position = unshared.then(|| lock(&description.position));
     let moved = catch_unwind(AssertUnwindSafe(|| {
-        let allowed = description.allows(fd, way) && (offset.is_some() || alone);
+        let allowed = description.allows(fd, way) && (offset.is_some() || unshared);
         let slices = slices.as_slice();
         let left = length == 0 || !allowed || description.mapped();
         if left || !reach::is_there(slices, way) {
@@ -188,7 +200,7 @@ unsafe fn attempt<K: FnOnce() -> ssize_t>(
     }
 }
 
-fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
+pub(crate) fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -283,18 +295,7 @@ unsafe fn move_bytes(
         Err(Error { code: Code::NoCapability, .. }) if description.extend(fd) => work(),
         result => result,
     };
-    let cell = description.cell();
-    let ns = begun.elapsed().as_nanos() as u64;
-    let (calls, bytes, time, errors) = match way {
-        Way::Read => (&cell.reads, &cell.bytes_read, &cell.read_ns, &cell.read_errors),
-        Way::Write => (&cell.writes, &cell.bytes_written, &cell.write_ns, &cell.write_errors),
-    };
-    calls.fetch_add(1, Ordering::Relaxed);
-    time.fetch_add(ns, Ordering::Relaxed);
-    match &result {
-        Ok(moved) => bytes.fetch_add(*moved as u64, Ordering::Relaxed),
-        Err(_) => errors.fetch_add(1, Ordering::Relaxed),
-    };
+    count(description.cell(), way, begun, &result);
     if way == Way::Write {
         // Pages that the kernel read meanwhile may be from before or after: it writes once more.
         if description.mapped() {
@@ -302,4 +303,19 @@ unsafe fn move_bytes(
         }
     }
     result.ok()
+}
+
+/// Counts a request, which began then and has just ended so.
+pub(crate) fn count(cell: &Cell, way: Way, begun: Instant, moved: &Result<usize, Error>) {
+    let ns = begun.elapsed().as_nanos() as u64;
+    let (calls, bytes, time, errors) = match way {
+        Way::Read => (&cell.reads, &cell.bytes_read, &cell.read_ns, &cell.read_errors),
+        Way::Write => (&cell.writes, &cell.bytes_written, &cell.write_ns, &cell.write_errors),
+    };
+    calls.fetch_add(1, Ordering::Relaxed);
+    time.fetch_add(ns, Ordering::Relaxed);
+    match moved {
+        Ok(moved) => bytes.fetch_add(*moved as u64, Ordering::Relaxed),
+        Err(_) => errors.fetch_add(1, Ordering::Relaxed),
+    };
 }

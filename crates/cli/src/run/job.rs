@@ -17,11 +17,15 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use weir_fuse::MountOptions;
+use weir_client::lending::Board;
+use weir_fuse::{FileStatistics, MountOptions, OperationStatistics, Statistics};
 
+/// Tells the preload library that there is no mount, and where the pool's directory and board are.
+const ALONE: &str = "WEIR_ALONE";
 /// How long what the program left running has to end by itself.
 const ORPHANS_GRACE: Duration = Duration::from_secs(2);
 
@@ -30,6 +34,9 @@ const ORPHANS_GRACE: Duration = Duration::from_secs(2);
 pub(super) enum Order {
     /// Mount there. If `weir run` dies, remove these directories and that of the pool.
     Mount { way: Way, directory: OsString, remove: Vec<OsString>, pool: OsString },
+    /// There is to be no mount: the program has the preload library alone, which finds the pool's
+    /// directory by the board in it.
+    Alone { remove: Vec<OsString>, pool: OsString },
     /// Serve the mount from this pool.
     Serve { access: pool::Access, cache: bool, rules: Vec<weir_fuse::Rule> },
     /// Start the program, in this process group.
@@ -120,6 +127,8 @@ enum Finish {
 #[derive(Default)]
 struct Job {
     mounted: Option<PathBuf>,
+    /// Where the program counts, if there is no mount.
+    board: Option<Board>,
     session: Option<weir_fuse::Session>,
     remove: Vec<PathBuf>,
     pool: PathBuf,
@@ -139,6 +148,19 @@ impl Job {
                     self.mounted = Some(directory);
                     channel.send(&Word::Mounted)?;
                 }
+                Some(Order::Alone { remove, pool }) => {
+                    self.remove = remove.into_iter().map(PathBuf::from).collect();
+                    self.pool = PathBuf::from(pool);
+                    let board = Board::make(&self.pool).map_err(|error| {
+                        Failure::system("make board in", self.pool.display(), error)
+                    })?;
+                    board.new_cell();
+                    self.board = Some(board);
+                    channel.send(&Word::Mounted)?;
+                }
+                Some(Order::Serve { .. }) if self.board.is_some() => {
+                    channel.send(&Word::Serving)?;
+                }
                 Some(Order::Serve { access, cache, rules }) => {
                     let (Some(device), Some(directory)) = (device.take(), &self.mounted) else {
                         return Err(Failure::say("serve: not mounted"));
@@ -148,8 +170,13 @@ impl Job {
                         Some(fuse::serve(&access, &self.pool, directory, device, options)?);
                     channel.send(&Word::Serving)?;
                 }
-                Some(Order::Start { command, variables, group }) => {
-                    let program = start(&command, variables, group, self.mounted.as_deref())?;
+                Some(Order::Start { command, mut variables, group }) => {
+                    if let Some(board) = &self.board {
+                        variables.push((ALONE.to_owned(), board.path().into()));
+                    } else if self.session.is_none() {
+                        return Err(Failure::say("start: the pool is not there"));
+                    }
+                    let program = start(&command, variables, group)?;
                     channel.send(&Word::Started)?;
                     return self.attend(program, channel, signals);
                 }
@@ -199,7 +226,11 @@ impl Job {
         let left_running = sys::end_children(&BTreeSet::new(), ORPHANS_GRACE);
         let (user_s, system_s) = children_cpu();
         self.settle();
-        let mount = self.session.as_ref().map(fuse::statistics).unwrap_or_default();
+        let mount = match (&self.session, &self.board) {
+            (Some(session), _) => fuse::statistics(session),
+            (None, Some(board)) => counted(board),
+            (None, None) => Statistics::default(),
+        };
         let (exit_status, signal) = match ended {
             WaitStatus::Exited(_, code) => (code as u8, None),
             WaitStatus::Signaled(_, signal, _) => {
@@ -284,18 +315,37 @@ fn children_cpu() -> (f64, f64) {
     (seconds(usage.user_time()), seconds(usage.system_time()))
 }
 
-fn start(
-    command: &[OsString],
-    variables: Vec<(String, OsString)>,
-    group: i32,
-    mounted: Option<&Path>,
-) -> Outcome<Pid> {
-    let (Some(program), Some(_)) = (command.first(), mounted) else {
+/// What programs without a mount have counted, all files together.
+fn counted(board: &Board) -> Statistics {
+    let found = board.total();
+    let value = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let total = FileStatistics {
+        reads: value(&found.reads),
+        writes: value(&found.writes),
+        bytes_read: value(&found.bytes_read),
+        bytes_written: value(&found.bytes_written),
+        read_ns: value(&found.read_ns),
+        write_ns: value(&found.write_ns),
+        ..FileStatistics::default()
+    };
+    let operation = |name: &str, count, errors, ns| {
+        (name.to_owned(), OperationStatistics { count, errors, ns })
+    };
+    let operations = [
+        operation("direct read", total.reads, value(&found.read_errors), total.read_ns),
+        operation("direct write", total.writes, value(&found.write_errors), total.write_ns),
+    ];
+    Statistics { total, operations: operations.into(), ..Statistics::default() }
+}
+
+fn start(command: &[OsString], variables: Vec<(String, OsString)>, group: i32) -> Outcome<Pid> {
+    let Some(program) = command.first() else {
         return Err(Failure::say("start: nothing to start"));
     };
     let keeper = std::process::id() as i32;
     let mut child = Command::new(program);
-    child.args(&command[1..]).envs(variables);
+    // Of a run around this one.
+    child.args(&command[1..]).env_remove(ALONE).envs(variables);
     let prepare = move || {
         // In the terminal's foreground, where its signals go and its input comes from. Refused where
         // there is no such group any more: then there is no such terminal either.

@@ -24,6 +24,7 @@ use job::{Ended, Order, Word};
 use nix::sys::signal::Signal;
 use report::{Report, Vanished};
 use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -74,6 +75,8 @@ struct Run<'a> {
     deaths: Vec<Death>,
     /// The servers belong to this run's pool, and can to no other any more.
     formed: bool,
+    /// There is no mount: the program sees the pool by the preload library alone.
+    alone: bool,
     /// The job was killed: what it had started is ours now.
     bereft: bool,
 }
@@ -107,6 +110,7 @@ impl<'a> Run<'a> {
             fleet: None,
             deaths: Vec::new(),
             formed: false,
+            alone: options.no_mount,
             bereft: false,
         };
         run.directory.write(&run.pool_file)?;
@@ -119,7 +123,12 @@ impl<'a> Run<'a> {
             None => run.make_mount_point(&name)?,
         }
         // Whether a mount can be had is known soonest: before servers are started.
-        run.start_job()?;
+        if !run.alone {
+            run.start_job()?;
+        }
+        if run.alone {
+            run.start_alone(wishes)?;
+        }
         run.note(format_args!("starting {}", wishes.plan.describe()));
         let fleet =
             Fleet::start(&wishes.plan, &run.secret, &run.directory.path, "warn", &run.signals)?;
@@ -195,20 +204,77 @@ impl<'a> Run<'a> {
             }
             self.end_job();
         }
+        self.without_mount(&causes)
+    }
+
+    /// No way of mounting works here: the program gets the preload library alone, if it may.
+    fn without_mount(&mut self, causes: &[String]) -> Outcome<()> {
         let cause = |text: &String| {
             let prefix = format!("mount {}: ", self.mount.display());
             let text = text.strip_prefix(&prefix).unwrap_or(text);
             text.split("; 'weir doctor'").next().unwrap_or_default().to_owned()
         };
-        Err(Failure::new(
-            status::UNAVAILABLE,
-            format!(
-                "mount {}: neither in a namespace ({}) nor with fusermount3 ({}); 'weir doctor' says what to do",
-                self.mount.display(),
-                cause(&causes[0]),
-                cause(&causes[1])
-            ),
-        ))
+        let failure = format!(
+            "mount {}: neither in a namespace ({}) nor with fusermount3 ({}); 'weir doctor' says what to do",
+            self.mount.display(),
+            cause(&causes[0]),
+            cause(&causes[1])
+        );
+        if self.options.no_preload || self.options.cache || preload::variable().is_err() {
+            return Err(Failure::new(status::UNAVAILABLE, failure));
+        }
+        self.note(format_args!("{failure}"));
+        self.alone = true;
+        Ok(())
+    }
+
+    /// Starts the job for a program that has no mount, but an empty directory in which nothing is
+    /// to be made.
+    fn start_alone(&mut self, wishes: &Wishes) -> Outcome<()> {
+        if let Err(cause) = preload::variable() {
+            return Err(Failure::new(
+                status::UNAVAILABLE,
+                format!(
+                    "run without a mount: no preload library ({cause}); the program would not see the pool at all"
+                ),
+            ));
+        }
+        let trouble = |error| Failure::system("use", self.mount.display(), error);
+        if let Some(made) = self.made.first() {
+            std::fs::set_permissions(made, std::fs::Permissions::from_mode(0o500))
+                .map_err(trouble)?;
+        }
+        self.mount = self.mount.canonicalize().map_err(trouble)?;
+        let (child, channel) = Channel::start("keep-run", |_| ())?;
+        self.job = Some((child, channel));
+        let order = Order::Alone {
+            remove: self.made.iter().map(|path| path.clone().into()).collect(),
+            pool: self.directory.path.clone().into(),
+        };
+        self.send(&order)?;
+        self.hear(Duration::from_secs(20))?;
+        self.note(format_args!(
+            "no mount: the program sees the pool by the preload library alone; docs/posix.md says what that cannot do"
+        ));
+        if !wishes.rules.is_empty() {
+            self.note(format_args!("rules for files need a mount: they are not applied"));
+        }
+        Ok(())
+    }
+
+    /// Tells of files that were made beside the pool, by what the preload library does not see.
+    fn watch_directory(&self) {
+        if !self.alone {
+            return;
+        }
+        let strays = std::fs::read_dir(&self.mount).map_or(0, Iterator::count);
+        if strays > 0 {
+            tell(format_args!(
+                "{} made in {} by what the preload library does not see: not in the pool, and left there",
+                show_count(strays as u64, "file"),
+                self.mount.display()
+            ));
+        }
     }
 
     fn send(&mut self, order: &Order) -> Outcome<()> {
@@ -380,6 +446,7 @@ impl<'a> Run<'a> {
     /// Saves, reports, and says what vanishes.
     fn finish(&mut self, wishes: &Wishes, ended: Ended) -> Outcome<u8> {
         self.watch_servers(false);
+        self.watch_directory();
         if let Some(signal) = sys::interrupted() {
             tell(format_args!(
                 "{signal} came; the program ended with status {}",

@@ -27,6 +27,12 @@ impl Wishes {
         if let Some(directory) = &options.mount {
             namespace::check_mount_point(directory)?;
         }
+        if options.no_mount && (options.no_preload || options.cache) {
+            let other = if options.no_preload { "--no-preload" } else { "--cache" };
+            return Err(Failure::usage(format!(
+                "--no-mount {other}: the program would not see the pool at all"
+            )));
+        }
         if let Some(file) = &options.report {
             let parent = file.parent().filter(|parent| !parent.as_os_str().is_empty());
             let parent = parent.unwrap_or(Path::new("."));

@@ -1,0 +1,339 @@
+//! What the pool says of its files: sizes, times, modes; and what changes them.
+
+use super::names::named;
+use super::{answer, handle, told, who};
+use crate::buffer;
+use crate::engine::Engine;
+use crate::real::interpose;
+use libc::{c_char, c_int, c_uint, gid_t, mode_t, off_t, timespec, timeval, uid_t, utimbuf};
+use std::sync::Arc;
+use weir_core::error::{Code, Error, Result};
+use weir_core::types::{Attributes, Ino, WallTime};
+use weir_core::wire::meta::{Changes, SetTime};
+
+/// Number of a device that the kernel gives to nobody, as which programs see the pool.
+const DEVICE: (u32, u32) = (0, 0x7_7e1e);
+const BLOCK_BYTES: u64 = 512;
+const IO_BYTES: u32 = 1 << 20;
+const SECOND_NS: i64 = 1_000_000_000;
+
+fn seconds(time: WallTime) -> (i64, i64) {
+    (time.0.div_euclid(SECOND_NS), time.0.rem_euclid(SECOND_NS))
+}
+
+fn blocks(found: &Attributes) -> u64 {
+    // Nobody asked the targets where the size is settled: then there are no holes.
+    let bytes = if found.allocated == 0 { found.size } else { found.allocated };
+    bytes.div_ceil(BLOCK_BYTES)
+}
+
+/// Writes as `stat` does.
+///
+/// # Safety
+/// There must be room for it.
+unsafe fn fill(out: *mut libc::stat, found: &Attributes) {
+    // SAFETY: zeros are valid.
+    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
+    stat.st_dev = libc::makedev(DEVICE.0, DEVICE.1);
+    stat.st_ino = found.ino.0;
+    stat.st_mode = found.kind.mode_bits() | found.mode;
+    stat.st_nlink = found.nlink.into();
+    stat.st_uid = found.uid;
+    stat.st_gid = found.gid;
+    stat.st_rdev = found.rdev;
+    stat.st_size = found.size as off_t;
+    stat.st_blksize = IO_BYTES.into();
+    stat.st_blocks = blocks(found) as i64;
+    (stat.st_atime, stat.st_atime_nsec) = seconds(found.atime);
+    (stat.st_mtime, stat.st_mtime_nsec) = seconds(found.mtime);
+    (stat.st_ctime, stat.st_ctime_nsec) = seconds(found.ctime);
+    // SAFETY: the caller promises the room.
+    unsafe { out.write(stat) };
+}
+
+/// Writes as `statx` does.
+///
+/// # Safety
+/// There must be room for it.
+unsafe fn fill_extended(out: *mut libc::statx, found: &Attributes) {
+    // SAFETY: zeros are valid.
+    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
+    stat.stx_mask = libc::STATX_BASIC_STATS;
+    (stat.stx_dev_major, stat.stx_dev_minor) = DEVICE;
+    stat.stx_ino = found.ino.0;
+    stat.stx_mode = (found.kind.mode_bits() | found.mode) as u16;
+    stat.stx_nlink = found.nlink;
+    stat.stx_uid = found.uid;
+    stat.stx_gid = found.gid;
+    stat.stx_rdev_major = libc::major(found.rdev);
+    stat.stx_rdev_minor = libc::minor(found.rdev);
+    stat.stx_size = found.size;
+    stat.stx_blksize = IO_BYTES;
+    stat.stx_blocks = blocks(found);
+    for (to, time) in [
+        (&mut stat.stx_atime, found.atime),
+        (&mut stat.stx_mtime, found.mtime),
+        (&mut stat.stx_ctime, found.ctime),
+    ] {
+        let (second, nanosecond) = seconds(time);
+        to.tv_sec = second;
+        to.tv_nsec = nanosecond as u32;
+    }
+    // SAFETY: the caller promises the room.
+    unsafe { out.write(stat) };
+}
+
+fn follows(flags: c_int) -> bool {
+    flags & libc::AT_SYMLINK_NOFOLLOW == 0
+}
+
+/// Does something with the inode that a path names.
+fn inode(
+    at: c_int,
+    path: *const c_char,
+    flags: c_int,
+    next: impl FnOnce() -> c_int,
+    work: impl FnOnce(&Arc<Engine>, Attributes) -> Result<c_int>,
+) -> c_int {
+    named(at, path, next, |engine, place| {
+        let found = engine.pool.run(engine.pool.fs().lookup(&who(), place, follows(flags)))?;
+        work(engine, found)
+    })
+}
+
+/// Does something with the inode that a descriptor stands for.
+fn held(
+    fd: c_int,
+    next: impl FnOnce() -> c_int,
+    work: impl FnOnce(&Arc<Engine>, Ino) -> Result<c_int>,
+) -> c_int {
+    buffer::settle();
+    match handle(fd) {
+        None => next(),
+        Some(handle) => told(answer(|engine| work(engine, handle.ino))),
+    }
+}
+
+fn looked(
+    at: c_int,
+    path: *const c_char,
+    out: *mut libc::stat,
+    flags: c_int,
+    next: impl FnOnce() -> c_int,
+) -> c_int {
+    inode(at, path, flags, next, |_, found| {
+        // SAFETY: the program gives the room.
+        unsafe { fill(out, &found) };
+        Ok(0)
+    })
+}
+
+fn looked_at_held(fd: c_int, out: *mut libc::stat, next: impl FnOnce() -> c_int) -> c_int {
+    held(fd, next, |engine, ino| {
+        let found = engine.pool.run(engine.pool.fs().attributes(&who(), ino))?;
+        // SAFETY: the program gives the room.
+        unsafe { fill(out, &found) };
+        Ok(0)
+    })
+}
+
+fn permitted(found: &Attributes, mode: c_int) -> Result<c_int> {
+    let who = who();
+    let given = match (who.uid, found.uid == who.uid, found.gid == who.gid) {
+        (0, ..)
+            if found.mode & 0o111 != 0 || found.kind == weir_core::types::FileKind::Directory =>
+        {
+            7
+        }
+        (0, ..) => 6,
+        (_, true, _) => found.mode >> 6,
+        (_, _, true) => found.mode >> 3,
+        _ => found.mode,
+    };
+    match mode as u32 & 7 & !given {
+        0 => Ok(0),
+        _ => Err(Error::new(Code::AccessDenied)),
+    }
+}
+
+fn accessible(
+    at: c_int,
+    path: *const c_char,
+    mode: c_int,
+    flags: c_int,
+    next: impl FnOnce() -> c_int,
+) -> c_int {
+    inode(at, path, flags, next, |_, found| permitted(&found, mode))
+}
+
+fn change(engine: &Engine, ino: Ino, changes: Changes) -> Result<c_int> {
+    engine.pool.run(engine.pool.fs().change(&who(), ino, changes)).map(|_| 0)
+}
+
+fn modes(mode: mode_t) -> Changes {
+    Changes { mode: Some(mode & 0o7777), ..Changes::default() }
+}
+
+fn owners(uid: uid_t, gid: gid_t) -> Changes {
+    let named = |id: u32| (id != u32::MAX).then_some(id);
+    Changes { uid: named(uid), gid: named(gid), ..Changes::default() }
+}
+
+/// Times to set, as `utimensat` has them.
+fn times(given: *const timespec) -> Result<Changes> {
+    if given.is_null() {
+        let (atime, mtime) = (Some(SetTime::Now), Some(SetTime::Now));
+        return Ok(Changes { atime, mtime, ..Changes::default() });
+    }
+    let time = |index: usize| {
+        // SAFETY: the program gives two of them.
+        let time = unsafe { *given.add(index) };
+        Ok(match time.tv_nsec {
+            libc::UTIME_NOW => Some(SetTime::Now),
+            libc::UTIME_OMIT => None,
+            0..SECOND_NS => {
+                let seconds = time.tv_sec.saturating_mul(SECOND_NS);
+                Some(SetTime::To(WallTime(seconds.saturating_add(time.tv_nsec))))
+            }
+            _ => return Err(Error::new(Code::Invalid)),
+        })
+    };
+    Ok(Changes { atime: time(0)?, mtime: time(1)?, ..Changes::default() })
+}
+
+/// The same of microseconds.
+fn coarse_times(given: *const timeval) -> Result<Changes> {
+    if given.is_null() {
+        return times(std::ptr::null());
+    }
+    let fine = |index: usize| {
+        // SAFETY: the program gives two of them.
+        let time = unsafe { *given.add(index) };
+        // What is no time stays none: neither of the numbers that mean something else.
+        let nanoseconds =
+            if (0..1_000_000).contains(&time.tv_usec) { time.tv_usec * 1000 } else { -1 };
+        timespec { tv_sec: time.tv_sec, tv_nsec: nanoseconds }
+    };
+    times([fine(0), fine(1)].as_ptr())
+}
+
+fn cut(engine: &Engine, ino: Ino, size: off_t) -> Result<c_int> {
+    let size = u64::try_from(size).map_err(|_| Error::new(Code::Invalid))?;
+    engine.pool.run(engine.pool.fs().truncate(&who(), ino, size)).map(|()| 0)
+}
+
+fn cut_held(fd: c_int, size: off_t, next: impl FnOnce() -> c_int) -> c_int {
+    held(fd, next, |engine, _| {
+        let file = super::file(fd)?;
+        if !file.mode().write {
+            return Err(Error::new(Code::Invalid));
+        }
+        let size = u64::try_from(size).map_err(|_| Error::new(Code::Invalid))?;
+        engine.pool.run(file.truncate(size)).map(|()| 0)
+    })
+}
+
+const HERE: c_int = libc::AT_FDCWD;
+const ITSELF: c_int = libc::AT_SYMLINK_NOFOLLOW;
+
+interpose! {
+    fn stat(path: *const c_char, out: *mut libc::stat) -> c_int,
+        |next| looked(HERE, path, out, 0, next);
+    fn stat64(path: *const c_char, out: *mut libc::stat) -> c_int,
+        |next| looked(HERE, path, out, 0, next);
+    fn lstat(path: *const c_char, out: *mut libc::stat) -> c_int,
+        |next| looked(HERE, path, out, ITSELF, next);
+    fn lstat64(path: *const c_char, out: *mut libc::stat) -> c_int,
+        |next| looked(HERE, path, out, ITSELF, next);
+    fn fstat(fd: c_int, out: *mut libc::stat) -> c_int,
+        |next| looked_at_held(fd, out, next);
+    fn fstat64(fd: c_int, out: *mut libc::stat) -> c_int,
+        |next| looked_at_held(fd, out, next);
+    fn fstatat(at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int,
+        |next| looked(at, path, out, flags, next);
+    fn fstatat64(at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int,
+        |next| looked(at, path, out, flags, next);
+    fn __xstat(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int,
+        |next| looked(HERE, path, out, 0, next);
+    fn __xstat64(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int,
+        |next| looked(HERE, path, out, 0, next);
+    fn __lxstat(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int,
+        |next| looked(HERE, path, out, ITSELF, next);
+    fn __lxstat64(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int,
+        |next| looked(HERE, path, out, ITSELF, next);
+    fn __fxstat(version: c_int, fd: c_int, out: *mut libc::stat) -> c_int,
+        |next| looked_at_held(fd, out, next);
+    fn __fxstat64(version: c_int, fd: c_int, out: *mut libc::stat) -> c_int,
+        |next| looked_at_held(fd, out, next);
+    fn __fxstatat(version: c_int, at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int,
+        |next| looked(at, path, out, flags, next);
+    fn __fxstatat64(version: c_int, at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int,
+        |next| looked(at, path, out, flags, next);
+    fn statx(at: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int,
+        |next| inode(at, path, flags, next, |_, found| {
+            // SAFETY: the program gives the room.
+            unsafe { fill_extended(out, &found) };
+            Ok(0)
+        });
+
+    fn access(path: *const c_char, mode: c_int) -> c_int,
+        |next| accessible(HERE, path, mode, 0, next);
+    fn euidaccess(path: *const c_char, mode: c_int) -> c_int,
+        |next| accessible(HERE, path, mode, 0, next);
+    fn eaccess(path: *const c_char, mode: c_int) -> c_int,
+        |next| accessible(HERE, path, mode, 0, next);
+    fn faccessat(at: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int,
+        |next| accessible(at, path, mode, flags, next);
+
+    fn chmod(path: *const c_char, mode: mode_t) -> c_int,
+        |next| inode(HERE, path, 0, next, |engine, found| change(engine, found.ino, modes(mode)));
+    fn fchmod(fd: c_int, mode: mode_t) -> c_int,
+        |next| held(fd, next, |engine, ino| change(engine, ino, modes(mode)));
+    fn fchmodat(at: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int,
+        |next| inode(at, path, flags, next, |engine, found| change(engine, found.ino, modes(mode)));
+    fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int,
+        |next| inode(HERE, path, 0, next, |engine, found| change(engine, found.ino, owners(uid, gid)));
+    fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int,
+        |next| inode(HERE, path, ITSELF, next, |engine, found| change(engine, found.ino, owners(uid, gid)));
+    fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int,
+        |next| held(fd, next, |engine, ino| change(engine, ino, owners(uid, gid)));
+    fn fchownat(at: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int,
+        |next| inode(at, path, flags, next, |engine, found| change(engine, found.ino, owners(uid, gid)));
+
+    fn utimensat(at: c_int, path: *const c_char, given: *const timespec, flags: c_int) -> c_int,
+        // Without a path it is about the descriptor.
+        |next| match path.is_null() {
+            true => held(at, next, |engine, ino| change(engine, ino, times(given)?)),
+            false => inode(at, path, flags, next, |engine, found| change(engine, found.ino, times(given)?)),
+        };
+    fn futimens(fd: c_int, given: *const timespec) -> c_int,
+        |next| held(fd, next, |engine, ino| change(engine, ino, times(given)?));
+    fn futimes(fd: c_int, given: *const timeval) -> c_int,
+        |next| held(fd, next, |engine, ino| change(engine, ino, coarse_times(given)?));
+    fn utimes(path: *const c_char, given: *const timeval) -> c_int,
+        |next| inode(HERE, path, 0, next, |engine, found| change(engine, found.ino, coarse_times(given)?));
+    fn lutimes(path: *const c_char, given: *const timeval) -> c_int,
+        |next| inode(HERE, path, ITSELF, next, |engine, found| change(engine, found.ino, coarse_times(given)?));
+    fn futimesat(at: c_int, path: *const c_char, given: *const timeval) -> c_int,
+        |next| inode(at, path, 0, next, |engine, found| change(engine, found.ino, coarse_times(given)?));
+    fn utime(path: *const c_char, given: *const utimbuf) -> c_int,
+        |next| inode(HERE, path, 0, next, |engine, found| {
+            if given.is_null() {
+                return change(engine, found.ino, times(std::ptr::null())?);
+            }
+            // SAFETY: the program gives them.
+            let given = unsafe { *given };
+            let second = |tv_sec| timespec { tv_sec, tv_nsec: 0 };
+            let pair = [second(given.actime), second(given.modtime)];
+            change(engine, found.ino, times(pair.as_ptr())?)
+        });
+
+    fn truncate(path: *const c_char, size: off_t) -> c_int,
+        |next| inode(HERE, path, 0, next, |engine, found| cut(engine, found.ino, size));
+    fn truncate64(path: *const c_char, size: off_t) -> c_int,
+        |next| inode(HERE, path, 0, next, |engine, found| cut(engine, found.ino, size));
+    fn ftruncate(fd: c_int, size: off_t) -> c_int,
+        |next| cut_held(fd, size, next);
+    fn ftruncate64(fd: c_int, size: off_t) -> c_int,
+        |next| cut_held(fd, size, next);
+}

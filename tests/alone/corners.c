@@ -1,0 +1,299 @@
+/* What C programs do with files of a pool that has no mount. Each case that
+   is wrong says so; the exit status is their number. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int wrong;
+static void *volatile nowhere = (void *)8;
+static const char *mount;
+
+#define CHECK(what)                                                                                \
+    do {                                                                                           \
+        errno = 0;                                                                                 \
+        if (!(what)) {                                                                             \
+            wrong++;                                                                               \
+            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #what, errno);                   \
+        }                                                                                          \
+    } while (0)
+#define REFUSED(number, what) CHECK((what) && errno == (number))
+
+static const char *at(const char *name)
+{
+    static char paths[8][4096];
+    static int next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", mount, name);
+    return path;
+}
+
+static int holds(const char *path, const char *expected)
+{
+    char found[4096];
+    int fd = open(path, O_RDONLY);
+    ssize_t length = fd < 0 ? -1 : read(fd, found, sizeof found);
+    if (fd >= 0)
+        close(fd);
+    int same = length == (ssize_t)strlen(expected) && memcmp(found, expected, length) == 0;
+    if (!same)
+        fprintf(stderr, "%s: %.*s, not %s\n", path, length < 0 ? 0 : (int)length, found, expected);
+    return same;
+}
+
+static void descriptors(void)
+{
+    char memory[64];
+    struct stat stat_found;
+    struct statx statx_found;
+    int lowest = dup(0);
+    close(lowest);
+    int fd = open(at("a"), O_RDWR | O_CREAT | O_EXCL, 0666);
+    CHECK(fd == lowest);
+    CHECK(fcntl(fd, F_GETFD) == 0 && (fcntl(fd, F_GETFL) & O_ACCMODE) == O_RDWR);
+    CHECK(write(fd, "0123456789", 10) == 10 && lseek(fd, 0, SEEK_CUR) == 10);
+    CHECK(pread(fd, memory, 4, 3) == 4 && memcmp(memory, "3456", 4) == 0);
+    CHECK(lseek(fd, 8, SEEK_SET) == 8 && read(fd, memory, 64) == 2 && read(fd, memory, 64) == 0);
+    CHECK(lseek(fd, 0, SEEK_CUR) == 10);
+    struct iovec list[2] = {{"ab", 2}, {"cd", 2}};
+    CHECK(writev(fd, list, 2) == 4 && pwritev(fd, list, 2, 1) == 4);
+    CHECK(fstat(fd, &stat_found) == 0 && stat_found.st_size == 14 && S_ISREG(stat_found.st_mode));
+    CHECK(statx(fd, "", AT_EMPTY_PATH, STATX_SIZE, &statx_found) == 0 && statx_found.stx_size == 14);
+    struct stat by_path;
+    CHECK(stat(at("a"), &by_path) == 0 && by_path.st_ino == stat_found.st_ino &&
+          by_path.st_dev == stat_found.st_dev);
+    CHECK(ftruncate(fd, 5) == 0 && holds(at("a"), "0abcd"));
+    CHECK(fsync(fd) == 0 && fdatasync(fd) == 0);
+    CHECK(fchmod(fd, 0400) == 0 && stat(at("a"), &by_path) == 0 && (by_path.st_mode & 0777) == 0400);
+    CHECK(fchmod(fd, 0600) == 0);
+    int other = dup(fd);
+    CHECK(lseek(other, 1, SEEK_SET) == 1 && read(fd, memory, 2) == 2 && memory[0] == 'a');
+    CHECK(close(fd) == 0 && read(other, memory, 2) == 2 && memory[0] == 'c' && close(other) == 0);
+    REFUSED(EBADF, read(other, memory, 1) == -1);
+    REFUSED(EEXIST, open(at("a"), O_RDWR | O_CREAT | O_EXCL, 0666) == -1);
+    REFUSED(ENOENT, open(at("none"), O_RDONLY) == -1);
+    REFUSED(EISDIR, open(at(""), O_WRONLY) == -1);
+    REFUSED(ENOTDIR, open(at("a"), O_RDONLY | O_DIRECTORY) == -1);
+    fd = open(at("a"), O_WRONLY);
+    REFUSED(EBADF, read(fd, memory, 1) == -1);
+    REFUSED(EFAULT, write(fd, nowhere, 100) == -1);
+    REFUSED(EINVAL, pwrite(fd, "x", 1, -1) == -1);
+    CHECK(close(fd) == 0);
+    fd = open(at("a"), O_WRONLY | O_APPEND);
+    CHECK(write(fd, "++", 2) == 2 && lseek(fd, 0, SEEK_CUR) == 7 && close(fd) == 0);
+    CHECK(holds(at("a"), "0abcd++"));
+    fd = open(at("a"), O_WRONLY | O_TRUNC);
+    CHECK(lseek(fd, 0, SEEK_END) == 0 && close(fd) == 0 && holds(at("a"), ""));
+    fd = creat(at("created"), 0600);
+    CHECK(fd >= 0 && unlink(at("created")) == 0 && write(fd, "x", 1) == 1);
+    CHECK(fstat(fd, &stat_found) == 0 && stat_found.st_nlink == 0 && stat_found.st_size == 1);
+    CHECK(close(fd) == 0 && access(at("created"), F_OK) == -1);
+    int directory = open(mount, O_RDONLY | O_DIRECTORY);
+    fd = openat(directory, "below", O_CREAT | O_WRONLY, 0600);
+    CHECK(fd >= 0 && write(fd, "y", 1) == 1 && close(fd) == 0 && holds(at("below"), "y"));
+    CHECK(fstatat(directory, "below", &stat_found, 0) == 0 && stat_found.st_size == 1);
+    CHECK(unlinkat(directory, "below", 0) == 0 && faccessat(directory, "below", F_OK, 0) == -1);
+    CHECK(close(directory) == 0);
+    /* Descriptors that were closed and opened by others are theirs. */
+    fd = open(at("a"), O_RDWR);
+    int null = open("/dev/null", O_WRONLY);
+    CHECK(dup2(null, fd) == fd && write(fd, "lost", 4) == 4 && close(null) == 0 && close(fd) == 0);
+    CHECK(holds(at("a"), ""));
+}
+
+static void streams(void)
+{
+    char line[64];
+    FILE *file = fopen(at("s"), "w");
+    CHECK(file != NULL && fileno(file) >= 0);
+    for (int number = 0; number < 5000; number++)
+        CHECK(fprintf(file, "%d\n", number) > 0);
+    CHECK(ftell(file) == 23890 && fseek(file, 0, SEEK_SET) == 0 && fputs("zero", file) >= 0);
+    CHECK(fclose(file) == 0);
+    file = fopen(at("s"), "r");
+    CHECK(fgets(line, sizeof line, file) && strcmp(line, "zero\n") != 0);
+    CHECK(fseek(file, -5, SEEK_END) == 0 && fgets(line, sizeof line, file) && strcmp(line, "4999\n") == 0);
+    CHECK(fgetc(file) == EOF && feof(file) && !ferror(file) && fclose(file) == 0);
+    file = fopen(at("s"), "a+");
+    CHECK(fputs("end\n", file) >= 0 && fseek(file, -4, SEEK_END) == 0);
+    CHECK(fgets(line, sizeof line, file) && strcmp(line, "end\n") == 0 && fclose(file) == 0);
+    int fd = open(at("s"), O_RDWR | O_TRUNC);
+    file = fdopen(fd, "w");
+    CHECK(fputs("by descriptor", file) >= 0 && fileno(file) == fd && fclose(file) == 0);
+    CHECK(holds(at("s"), "by descriptor"));
+    REFUSED(EBADF, fcntl(fd, F_GETFD) == -1);
+    REFUSED(ENOENT, fopen(at("none"), "r") == NULL);
+    REFUSED(ENOSYS, freopen(at("s"), "w", stdin) == NULL);
+}
+
+static void *writes(void *argument)
+{
+    int fd = *(int *)argument;
+    for (int turn = 0; turn < 100; turn++)
+        if (write(fd, "01234567", 8) != 8)
+            return argument;
+    return NULL;
+}
+
+static void together(void)
+{
+    pthread_t threads[4];
+    struct stat found;
+    int fd = open(at("threads"), O_RDWR | O_CREAT | O_TRUNC, 0600);
+    for (int index = 0; index < 4; index++)
+        pthread_create(&threads[index], NULL, writes, &fd);
+    for (int index = 0; index < 4; index++) {
+        void *result;
+        pthread_join(threads[index], &result);
+        CHECK(result == NULL);
+    }
+    CHECK(fstat(fd, &found) == 0 && found.st_size == 4 * 100 * 8);
+    CHECK(lseek(fd, 0, SEEK_SET) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        char memory[8];
+        _exit(read(fd, memory, 8) == 8 && memcmp(memory, "01234567", 8) == 0 ? 0 : 1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(lseek(fd, 0, SEEK_CUR) == 8 && close(fd) == 0);
+}
+
+/* A child that has its parent's memory: nothing but refusals there. */
+static void guests(void)
+{
+    pid_t child = vfork();
+    if (child == 0) {
+        int fd = open(at("guest"), O_CREAT | O_WRONLY, 0600);
+        _exit(fd == -1 && errno == ENOSYS ? 0 : 1);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(access(at("guest"), F_OK) == -1);
+}
+
+static void interrupted(int signal)
+{
+    struct stat found;
+    (void)signal;
+    (void)stat(at("threads"), &found);
+    int fd = open(at("threads"), O_RDONLY);
+    if (fd >= 0)
+        close(fd);
+}
+
+static void handlers(void)
+{
+    struct sigaction action = {.sa_handler = interrupted, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
+    pid_t parent = getpid();
+    pid_t child = fork();
+    if (child == 0) {
+        for (int turn = 0; turn < 300; turn++) {
+            usleep(500);
+            kill(parent, SIGALRM);
+        }
+        _exit(0);
+    }
+    struct stat found;
+    int good = 0;
+    while (waitpid(child, NULL, WNOHANG) == 0)
+        good += stat(at("threads"), &found) == 0 && found.st_size == 3200;
+    CHECK(good > 0);
+    signal(SIGALRM, SIG_DFL);
+}
+
+static void directories(void)
+{
+    CHECK(mkdir(at("d"), 0700) == 0 && mkdir(at("d/e"), 0700) == 0);
+    REFUSED(EEXIST, mkdir(at("d"), 0700) == -1);
+    DIR *directory = opendir(at("d"));
+    CHECK(directory != NULL && dirfd(directory) >= 0);
+    int found = 0, seen = 0;
+    for (struct dirent *entry; (entry = readdir(directory)) != NULL; found++)
+        seen += strcmp(entry->d_name, "e") == 0 && entry->d_type == DT_DIR;
+    CHECK(found == 3 && seen == 1);
+    CHECK(rename(at("a"), at("d/a")) == 0);
+    rewinddir(directory);
+    for (found = 0; readdir(directory) != NULL; found++)
+        ;
+    CHECK(found == 4 && closedir(directory) == 0);
+    REFUSED(ENOTEMPTY, rmdir(at("d")) == -1);
+    REFUSED(EXDEV, rename(at("d/a"), "/tmp/weir-never") == -1);
+    CHECK(remove(at("d/a")) == 0 && remove(at("d/e")) == 0 && rmdir(at("d")) == 0);
+    REFUSED(ENOENT, opendir(at("d")) == NULL);
+    REFUSED(ENOTDIR, opendir(at("s")) == NULL);
+    /* The C library's own are not disturbed. */
+    directory = opendir("/");
+    CHECK(directory != NULL && readdir(directory) != NULL && closedir(directory) == 0);
+}
+
+static void mappings(void)
+{
+    int fd = open(at("s"), O_RDWR);
+    char *memory = mmap(NULL, 13, PROT_READ, MAP_PRIVATE, fd, 0);
+    CHECK(memory != MAP_FAILED && memcmp(memory, "by descriptor", 13) == 0 && memory[13] == 0);
+    CHECK(munmap(memory, 13) == 0);
+    memory = mmap(NULL, 13, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+    CHECK(memory != MAP_FAILED && (memory[0] = 'B') && holds(at("s"), "by descriptor"));
+    CHECK(munmap(memory, 13) == 0);
+    REFUSED(EOPNOTSUPP, mmap(NULL, 13, PROT_READ, MAP_SHARED, fd, 0) == MAP_FAILED);
+    CHECK(close(fd) == 0);
+}
+
+static void refusals(void)
+{
+    char name[4096];
+    int fd = open(at("s"), O_RDWR);
+    int null = open("/dev/null", O_RDWR);
+    snprintf(name, sizeof name, "%s/XXXXXX", mount);
+    REFUSED(ENOSYS, mkstemp(name) == -1);
+    REFUSED(ENOSYS, chdir(mount) == -1);
+    REFUSED(ENOLCK, lockf(fd, F_LOCK, 1) == -1);
+    REFUSED(EOPNOTSUPP, fallocate(fd, 0, 0, 100) == -1);
+    REFUSED(EINVAL, sendfile(null, fd, NULL, 10) == -1);
+    REFUSED(EINVAL, copy_file_range(null, NULL, fd, NULL, 10, 0) == -1);
+    REFUSED(EXDEV, link(at("s"), "/tmp/weir-never") == -1);
+    /* Whatever comes past the library finds nothing, and changes nothing. */
+    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+    char memory[8];
+    long moved = -1;
+    __asm__ volatile("" ::: "memory");
+#ifdef __x86_64__
+    __asm__ volatile("syscall" : "=a"(moved) : "a"(1L), "D"((long)fd), "S"("x"), "d"(1L) : "rcx", "r11", "memory");
+    CHECK(moved == -EPERM);
+    __asm__ volatile("syscall" : "=a"(moved) : "a"(0L), "D"((long)fd), "S"(memory), "d"(8L) : "rcx", "r11", "memory");
+    CHECK(moved == -EBADF);
+#endif
+    CHECK(close(fd) == 0 && close(null) == 0 && holds(at("s"), "by descriptor"));
+}
+
+int main(int count, char **arguments)
+{
+    mount = getenv("WEIR_MOUNT");
+    if (count == 2 && strcmp(arguments[1], "inherited") == 0) {
+        /* Of a shell: standard output is the pool's. */
+        printf("%s of %d\n", "printed", count);
+        return fflush(stdout) != 0;
+    }
+    descriptors();
+    streams();
+    together();
+    guests();
+    handlers();
+    directories();
+    mappings();
+    refusals();
+    return wrong;
+}
