@@ -96,7 +96,11 @@ fn mount() -> Result<()> {
         wait_for_end();
         // Workers may be letting go of it still; dropping the session detaches it in any case.
         match session.unmount() {
-            Ok(()) => session.join(),
+            Ok(()) => {
+                // Before the rest, which may take longer than whoever started us waits.
+                let _ = std::fs::remove_dir(&directory);
+                session.join()
+            }
             Err(_) => Ok(()),
         }
     })();
