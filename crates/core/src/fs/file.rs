@@ -78,6 +78,8 @@ struct State {
     /// Writes under way, and those that failed or were abandoned: these may have been stored all
     /// the same, so that this handle cannot tell the size.
     writes_open: usize,
+    /// Those of them of which the targets have said no: nothing of these is on its way any more.
+    writes_refused: usize,
 }
 
 /// What a read of some extents found.
@@ -109,6 +111,7 @@ impl<R: Rpc> File<R> {
             filled: 0,
             mtime: WallTime(0),
             writes_open: 0,
+            writes_refused: 0,
         });
         let shared = Shared {
             fs: fs.clone(),
@@ -161,6 +164,7 @@ impl<R: Rpc> File<R> {
             filled: 0,
             mtime: WallTime(0),
             writes_open: 0,
+            writes_refused: 0,
         };
         let who = super::ITSELF;
         let state = Mutex::new(state);
@@ -296,12 +300,14 @@ impl<R: Rpc> File<R> {
             self.lock().writes_open += 1;
             let results = join_all(parts.iter().map(|part| self.request(Kind::Write, part))).await;
             let mut lost = 0;
+            let mut unsure = false;
             let mut first = None;
             for (part, result) in parts.iter().zip(results) {
                 match result.and_then(|reply| Witness::decode(&reply.body)) {
                     Ok(witness) => self.wrote(part, witness),
                     Err(error) => {
                         lost += part.runs.length();
+                        unsure |= !refused(&error);
                         first.get_or_insert(error);
                     }
                 }
@@ -311,7 +317,10 @@ impl<R: Rpc> File<R> {
                     self.lock().writes_open -= 1;
                     Ok(())
                 }
-                Some(error) => Err(error.so(format!("{lost} bytes not stored"))),
+                Some(error) => {
+                    self.lock().writes_refused += usize::from(!unsure);
+                    Err(error.so(format!("{lost} bytes not stored")))
+                }
             }
         };
         write.await.map_err(|error: Error| error.on("write", &self.shared.name))
@@ -658,13 +667,14 @@ impl<R: Rpc> File<R> {
         let Some(handle) = shared.handle else {
             return Ok(());
         };
-        let (settlement, wrote) = {
+        let (settlement, wrote, unsure) = {
             let state = self.lock();
             let settlement = |size| Settlement { version: state.version, size, mtime: state.mtime };
             let known = shared.mode.write && state.writes_open == 0;
             let wrote = state.writes_open > 0 || state.mtime != WallTime(0);
             let right = |&size: &u64| known && size <= state.filled;
-            (state.size.filter(right).map(settlement), wrote)
+            let unsure = state.writes_open > state.writes_refused;
+            (state.size.filter(right).map(settlement), wrote, unsure)
         };
         // What was written is likely to be looked at, by many clients at once it may be: better one
         // request now than one of each of them to each target. And should another client remove it,
@@ -672,7 +682,7 @@ impl<R: Rpc> File<R> {
         if !wrote {
             return shared.fs.close_later(shared.ino, Closing { handle, settlement }).await;
         }
-        let request = MetaRequest::Close { handle, settlement };
+        let request = MetaRequest::Close { handle, settlement, unsure };
         let close = async {
             match shared.fs.meta(&shared.who, shared.ino, request).await? {
                 MetaReply::Gone { reap, order } => {
@@ -684,6 +694,16 @@ impl<R: Rpc> File<R> {
         };
         close.await.map_err(|error: Error| error.on("close", &shared.name))
     }
+}
+
+/// Whether a target has said no, so that nothing of the request was stored or will be. Other errors
+/// say that nobody knows.
+fn refused(error: &Error) -> bool {
+    use Code::*;
+    matches!(
+        error.code,
+        NoSpace | NoCapability | Lost | Stale | Busy | NotFormed | Invalid | TooLarge | Unsupported
+    )
 }
 
 /// Fills what lies behind the first `length` bytes with zeros.

@@ -219,6 +219,9 @@ pub enum MetaRequest {
         handle: u64,
         /// What the closing writer knows of the file.
         settlement: Option<Settlement>,
+        /// Writes of his failed or were abandoned, and may be on their way still: until his
+        /// capabilities have expired the file counts as open for writing.
+        unsure: bool,
     },
     /// A fresh capability for an open handle. Answer: [`MetaReply::Opened`].
     Renew {

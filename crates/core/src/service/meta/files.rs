@@ -207,7 +207,12 @@ impl MetaService {
         client: ClientId,
         number: u64,
         settlement: Option<Settlement>,
+        unsure: bool,
     ) -> Result<MetaReply> {
+        if unsure && self.live.handle(number, client)?.write {
+            self.live.release_later(number, now.mono_ms + self.timing.capability_ms);
+            return Ok(self.told(now, Vec::new()));
+        }
         let reap = self.end(client, number, settlement).await?;
         Ok(self.told(now, reap.into_iter().collect()))
     }

@@ -49,8 +49,8 @@ struct Table {
     files: BTreeMap<Ino, File>,
     /// Those with handles or locks.
     clients: BTreeMap<ClientId, Client>,
-    /// Files that lapsed clients had open (and whether for writing), and until when they count as
-    /// open: such a client may still write, or read what must not have been freed meanwhile, by a
+    /// Files that lapsed clients had open (and whether for writing), or closed unsure of what they
+    /// wrote, and until when they count as open: such a client may still write, or read what must not have been freed meanwhile, by a
     /// capability that targets honour until it expires.
     lapsed: VecDeque<(u64, Ino, bool)>,
     orphans: BTreeSet<Ino>,
@@ -139,6 +139,15 @@ impl Live {
     /// Ends a handle. True: it was the last of an orphan, which can be collected.
     pub(super) fn release(&self, number: u64) -> bool {
         self.lock().release(number)
+    }
+
+    /// Ends a handle whose writer does not know what became of his writes: the file counts as open
+    /// for writing until `until_ms`, when his capabilities have expired.
+    pub(super) fn release_later(&self, number: u64, until_ms: u64) {
+        let mut table = self.lock();
+        if let Some(handle) = table.take(number) {
+            table.lapsed.push_back((until_ms, handle.ino, handle.write));
+        }
     }
 
     /// Ends all handles of a client.
@@ -288,14 +297,20 @@ impl Live {
 
 impl Table {
     fn release(&mut self, number: u64) -> bool {
-        let Some(handle) = self.handles.remove(&number) else { return false };
+        let Some(handle) = self.take(number) else { return false };
+        self.let_go(handle.ino, handle.write)
+    }
+
+    /// Takes a handle out of the books, but for the file's own.
+    fn take(&mut self, number: u64) -> Option<Handle> {
+        let handle = self.handles.remove(&number)?;
         if let Some(client) = self.clients.get_mut(&handle.client) {
             client.handles.remove(&number);
             if client.handles.is_empty() && !client.locks {
                 self.clients.remove(&handle.client);
             }
         }
-        self.let_go(handle.ino, handle.write)
+        Some(handle)
     }
 
     /// One less has the file open. True: it was the last of an orphan.

@@ -326,7 +326,8 @@ fn locks_end_with_their_clients_lease() {
     assert_eq!(bed.take(2, 1, whole(1, false), Some(2)), Ok(false));
     // Also without a handle it is known, and its locks with it.
     for ino in bed.inos.clone() {
-        let close = MetaRequest::Close { handle: bed.handles[&(1, ino)], settlement: None };
+        let close =
+            MetaRequest::Close { handle: bed.handles[&(1, ino)], settlement: None, unsure: false };
         bed.ask(1, close).unwrap();
     }
     let lease_ms = Timing::default().lease_ms;

@@ -163,7 +163,9 @@ impl MetaService {
                 attempt!(self.create(now, client, who, &place, &wish))
             }
             Open { ino, open } => attempt!(self.open_ino(now, client, who, ino, open)),
-            Close { handle, settlement } => self.close(now, client, handle, settlement).await,
+            Close { handle, settlement, unsure } => {
+                self.close(now, client, handle, settlement, unsure).await
+            }
             Renew { handle } => self.renew(now, client, handle).await,
             MakeDirectory { place, mode } => {
                 let new = names::New::directory(mode);

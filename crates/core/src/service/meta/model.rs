@@ -204,6 +204,8 @@ impl Bed {
         for client in 0..CLIENTS {
             self.service.client_gone(ClientId(client));
         }
+        // What writers closed who were unsure of their writes counts as open until then.
+        self.now.mono_ms += Timing::default().capability_ms;
         drive(self.service.expire(self.now)).unwrap();
         drive(self.service.expire(self.now)).unwrap();
         self.check();
@@ -591,7 +593,7 @@ impl Pair {
             file.objects &= !(unwritten && version == 1);
         }
         let settlement = Some(Settlement { version, size, mtime: WallTime(mtime) });
-        let request = MetaRequest::Close { handle: open.handle, settlement };
+        let request = MetaRequest::Close { handle: open.handle, settlement, unsure: false };
         let expected = self.model.collect(open.node);
         assert_eq!(Pair::freed(self.bed.ask(open.client, request)), Ok(expected), "close");
     }

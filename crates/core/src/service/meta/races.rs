@@ -32,7 +32,11 @@ fn any_request(dice: &mut Dice, handles: &[u64], inos: &[Ino]) -> MetaRequest {
             layout: LayoutWish::default(),
         },
         5 => MetaRequest::Open { ino: pick(dice), open },
-        6 | 7 => MetaRequest::Close { handle: handle(dice), settlement: Some(settlement) },
+        6 | 7 => MetaRequest::Close {
+            handle: handle(dice),
+            settlement: Some(settlement),
+            unsure: dice.one_in(4),
+        },
         8 => MetaRequest::Unlink { place },
         9 => MetaRequest::RemoveDirectory { place },
         10 | 11 => MetaRequest::Rename {

@@ -138,7 +138,7 @@ impl Bed {
             size,
             mtime: WallTime(mtime),
         });
-        self.freed(MetaRequest::Close { handle: opened.handle, settlement })
+        self.freed(MetaRequest::Close { handle: opened.handle, settlement, unsure: false })
     }
 
     fn freed(&self, request: MetaRequest) -> Vec<Ino> {
@@ -363,7 +363,7 @@ fn capabilities_allow_what_the_handle_does() {
 fn handles_belong_to_their_client_and_end_once() {
     let bed = Bed::new();
     let opened = bed.create("file");
-    let close = || MetaRequest::Close { handle: opened.handle, settlement: None };
+    let close = || MetaRequest::Close { handle: opened.handle, settlement: None, unsure: false };
     let foreign = bed.by(OTHER, &bed.who, close()).unwrap_err();
     assert_eq!(foreign.code, Code::BadHandle);
     assert_eq!(bed.freed(close()), []);
@@ -1002,6 +1002,17 @@ fn a_silent_client_loses_its_handles() {
     bed.service.client_gone(CLIENT);
     run(bed.service.expire(bed.now)).unwrap();
     assert_eq!(bed.freed(MetaRequest::KeepAlive), [third.record.attributes.ino]);
+    // A writer that closes without knowing what became of his writes may yet be heard of.
+    let unsure = bed.create("unsure");
+    let ino = unsure.record.attributes.ino;
+    let close = MetaRequest::Close { handle: unsure.handle, settlement: None, unsure: true };
+    assert_eq!(bed.freed(close), []);
+    assert_eq!(bed.fails(MetaRequest::Renew { handle: unsure.handle }), Code::BadHandle);
+    assert!(!bed.record(MetaRequest::Attributes { ino }).unsettled.unwrap().settles);
+    bed.later(Timing::default().capability_ms);
+    bed.service.client_heard(OTHER, bed.now);
+    run(bed.service.expire(bed.now)).unwrap();
+    assert!(bed.record(MetaRequest::Attributes { ino }).unsettled.unwrap().settles);
 }
 
 #[test]
