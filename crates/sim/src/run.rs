@@ -206,6 +206,8 @@ struct History {
     sim: Sim,
     model: Arc<Mutex<Model>>,
     pool: Option<Pool>,
+    /// Clients of programs that borrow files, by place.
+    beside: Vec<usize>,
     rng: Rng,
     mix: Mix,
     clients: usize,
@@ -261,6 +263,7 @@ impl History {
             sim: Sim::new(world),
             model: Arc::new(Mutex::new(model)),
             pool: None,
+            beside: Vec::new(),
             rng,
             mix,
             clients,
@@ -289,8 +292,10 @@ impl History {
     fn worker(&mut self, place: usize, client: usize) -> Worker {
         let map = self.pool.as_ref().map_or_else(|| bare_map(self.servers), |p| p.map.clone());
         let options = FsOptions { timing: self.timing(), transfer_size: self.transfer_size };
+        let beside = self.beside.get(place).copied().unwrap_or(client);
         Worker {
-            fs: Fs::new(self.sim.rpc(client), map, options),
+            fs: Fs::new(self.sim.rpc(client), map.clone(), options.clone()),
+            beside: Fs::new(self.sim.rpc(beside), map, options),
             world: self.sim.world.clone(),
             model: self.model.clone(),
             who: owner(),
@@ -333,6 +338,8 @@ impl History {
         for place in 0..self.clients {
             let client = self.start(place);
             lock(&self.sim.world).places.push(client);
+            let beside = self.start(place);
+            self.beside.push(beside);
             let fs = self.worker(place, client).fs;
             self.sim.spawn(client, false, housekeeping(fs, renew_ms));
         }

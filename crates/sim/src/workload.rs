@@ -85,6 +85,8 @@ pub(crate) struct Model {
 #[derive(Clone)]
 pub(crate) struct Worker {
     pub(crate) fs: Fs<SimRpc>,
+    /// A program on the same host, which borrows files from this client.
+    pub(crate) beside: Fs<SimRpc>,
     pub(crate) world: Arc<Mutex<World>>,
     pub(crate) model: Arc<Mutex<Model>>,
     pub(crate) who: Credentials,
@@ -103,6 +105,8 @@ pub(crate) fn at(path: impl Into<String>) -> Place {
 struct Open {
     file: File<SimRpc>,
     index: usize,
+    /// The same as it was lent to the program beside, which may have had it for long.
+    lent: Option<File<SimRpc>>,
 }
 
 impl Worker {
@@ -281,7 +285,7 @@ impl Worker {
                 if let Err(what) = size {
                     self.fail(|| format!("client {}: create {name}: {what}", self.place));
                 }
-                open.push(Open { file, index });
+                open.push(Open { file, index, lent: None });
             }
             Err(error) => self.excuse(&error),
         }
@@ -313,8 +317,13 @@ impl Worker {
 
     async fn write(&mut self, open: &mut Vec<Open>) {
         let Some(at) = self.any(open) else { return self.create(open).await };
-        let Open { file, index } = &open[at];
-        let index = *index;
+        let (file, index) = match self.file_or_lent(&mut open[at]).await {
+            Ok(file) => (file, open[at].index),
+            Err(error) => {
+                self.excuse(&error);
+                return self.drop_if_dead(open, at, &error);
+            }
+        };
         let extents = self.random_extents();
         let bytes: Vec<Arc<Vec<u8>>> = extents
             .iter()
@@ -342,8 +351,11 @@ impl Worker {
                 }
             }
             Err(error) => {
-                self.excuse(&error);
-                self.drop_if_dead(open, at, &error);
+                // What is lent, is lent for a time.
+                if error.code != Code::NoCapability || open[at].lent.take().is_none() {
+                    self.excuse(&error);
+                    self.drop_if_dead(open, at, &error);
+                }
             }
         }
     }
@@ -359,14 +371,35 @@ impl Worker {
         }
     }
 
+    /// An open file, now and then by way of the program that has borrowed it.
+    async fn file_or_lent(&mut self, open: &mut Open) -> Result<File<SimRpc>> {
+        if self.rng.chance(70) {
+            return Ok(open.file.clone());
+        }
+        // What was lent before does only as long as its capability.
+        if open.lent.is_none() || self.rng.chance(20) {
+            let loan = self.op(|| format!("lend #{}", open.index), open.file.lend()).await?;
+            match &open.lent {
+                Some(lent) if self.rng.chance(50) => lent.extend(loan),
+                _ => open.lent = Some(self.beside.borrow(loan)),
+            }
+        }
+        Ok(open.lent.clone().unwrap_or_else(|| open.file.clone()))
+    }
+
     async fn read(&mut self, open: &mut Vec<Open>) {
         let Some(at) = self.any(open) else { return };
-        let Open { file, index } = &open[at];
-        let index = *index;
+        let (file, index) = match self.file_or_lent(&mut open[at]).await {
+            Ok(file) => (file, open[at].index),
+            Err(error) => {
+                self.excuse(&error);
+                return self.drop_if_dead(open, at, &error);
+            }
+        };
         let extents = self.random_extents();
         let view = self.with(|private| private.files[index].view());
         let begin_us = self.now_us();
-        match self.read_extents(file, &extents, &format!("#{index}")).await {
+        match self.read_extents(&file, &extents, &format!("#{index}")).await {
             Ok((bytes, found)) => {
                 if self.dead_under(file.layout(), &extents, begin_us) {
                     self.unexpected(&format!("read of #{index} from a dead server"), "an error");
@@ -376,8 +409,11 @@ impl Worker {
                 }
             }
             Err(error) => {
-                self.excuse(&error);
-                self.drop_if_dead(open, at, &error);
+                // What is lent, is lent for a time.
+                if error.code != Code::NoCapability || open[at].lent.take().is_none() {
+                    self.excuse(&error);
+                    self.drop_if_dead(open, at, &error);
+                }
             }
         }
     }
@@ -401,7 +437,7 @@ impl Worker {
 
     async fn resize(&mut self, open: &mut Vec<Open>) {
         let Some(at) = self.any(open) else { return };
-        let Open { file, index } = &open[at];
+        let Open { file, index, .. } = &open[at];
         let index = *index;
         let (effect, result) = if self.rng.chance(70) {
             let size = self.rng.below(OFFSET_MAX);
@@ -446,7 +482,7 @@ impl Worker {
     /// Size through the handle and by the metadata service; data and holes; sync.
     async fn look(&mut self, open: &mut Vec<Open>) {
         let Some(at) = self.any(open) else { return };
-        let Open { file, index } = &open[at];
+        let Open { file, index, .. } = &open[at];
         let index = *index;
         let result = match self.rng.below(5) {
             0 => self.op(|| format!("fsync #{index}"), file.sync()).await.map(|()| None),
@@ -511,7 +547,7 @@ impl Worker {
 
     async fn close(&mut self, open: &mut Vec<Open>) {
         let Some(at) = self.any(open) else { return };
-        let Open { file, index } = open.swap_remove(at);
+        let Open { file, index, .. } = open.swap_remove(at);
         if let Err(error) = self.op(|| format!("close #{index}"), file.close()).await {
             self.excuse(&error);
             return;
