@@ -97,6 +97,16 @@ both "tar, gzip, awk" '
     tar cf $m/t.tar -C $m d; tar tf $m/t.tar | sort; tar df $m/t.tar -C $m
     gzip $m/d/two; zcat $m/d/two.gz | awk "{ sum += \$1 } END { print sum }"'
 
+command -v make cc >/dev/null && both "the working directory, make, cc" '
+    cd $m; mkdir -p d/e; echo x >d/e/f; cd d; cat e/f; (cd e; cat <f; ls ..); test "$(/bin/pwd)" = $m/d; cd $m
+    printf "%s\n" "int main(void) { return 0; }" >a.c
+    printf "%s\n" "a: a.o" "a.o: a.c" >Makefile
+    make; make; ls; cp a $TMPDIR/a; $TMPDIR/a && echo runs'
+command -v git >/dev/null && both "git" '
+    git init -q -b main $m/r; cd $m/r; git config user.email e; git config user.name n
+    seq 1000 >a; git add a; git commit -qm one; seq 5 >>a; git commit -qam two; git gc -q; git fsck --strict
+    git clone -q . ../s; cd ../s; git log --format=%s; git status --short; wc -l <a'
+
 # What the program did is in the report, as the servers have it.
 counted() {
     inside sh -c 'cp "$work/data" $WEIR_MOUNT/a && cmp "$work/data" $WEIR_MOUNT/a'

@@ -170,17 +170,69 @@ static void together(void)
     CHECK(lseek(fd, 0, SEEK_CUR) == 8 && close(fd) == 0);
 }
 
-/* A child that has its parent's memory: nothing but refusals there. */
+/* Where there is no mount, the child of vfork has memory of its own. */
 static void guests(void)
 {
     pid_t child = vfork();
     if (child == 0) {
         int fd = open(at("guest"), O_CREAT | O_WRONLY, 0600);
-        _exit(fd == -1 && errno == ENOSYS ? 0 : 1);
+        _exit(fd >= 0 && write(fd, "guest", 5) == 5 && close(fd) == 0 ? 0 : 1);
     }
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
-    CHECK(access(at("guest"), F_OK) == -1);
+    CHECK(holds(at("guest"), "guest") && unlink(at("guest")) == 0);
+    /* What has lost its name is the child's too, while the parent has it open. */
+    int fd = open(at("nameless"), O_CREAT | O_RDWR, 0600);
+    CHECK(write(fd, "still", 5) == 5 && unlink(at("nameless")) == 0);
+    child = fork();
+    if (child == 0) {
+        char memory[8];
+        _exit(pread(fd, memory, 8, 0) == 5 && memcmp(memory, "still", 5) == 0 ? 0 : 1);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0 && close(fd) == 0);
+}
+
+/* The working directory, and names that nobody has. */
+static void places(void)
+{
+    char found[4096], expected[4096];
+    CHECK(getcwd(found, sizeof found) != NULL && strncmp(found, mount, strlen(mount)) != 0);
+    int before = open(".", O_RDONLY | O_DIRECTORY);
+    CHECK(mkdir(at("w"), 0700) == 0 && chdir(at("w")) == 0 && mkdir("below", 0700) == 0);
+    CHECK(chdir("below") == 0);
+    snprintf(expected, sizeof expected, "%s/w/below", mount);
+    CHECK(getcwd(found, sizeof found) == found && strcmp(found, expected) == 0);
+    REFUSED(ERANGE, getcwd(found, 3) == NULL);
+    char *own = getcwd(NULL, 0);
+    CHECK(own != NULL && strcmp(own, expected) == 0);
+    free(own);
+    int fd = open("../relative", O_CREAT | O_WRONLY, 0600);
+    CHECK(fd >= 0 && write(fd, "r", 1) == 1 && close(fd) == 0 && holds(at("w/relative"), "r"));
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/bin/sh", "sh", "-c", "test \"$(/bin/pwd)\" = \"$0\" && cat ../relative >copy", expected, (char *)NULL);
+        _exit(9);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && status == 0 && holds("copy", "r"));
+    REFUSED(ENOENT, chdir("none") == -1);
+    REFUSED(ENOTDIR, chdir("copy") == -1);
+    CHECK(fchdir(before) == 0 && close(before) == 0 && unlink(at("w/below/copy")) == 0);
+    CHECK(getcwd(found, sizeof found) != NULL && strncmp(found, mount, strlen(mount)) != 0);
+
+    snprintf(found, sizeof found, "%s/w/XXXXXX", mount);
+    fd = mkstemp(found);
+    CHECK(fd >= 0 && strchr(found, 'X') != found + strlen(found) - 6 && write(fd, "t", 1) == 1);
+    CHECK(close(fd) == 0 && holds(found, "t") && unlink(found) == 0);
+    snprintf(found, sizeof found, "%s/w/XXXXXX.c", mount);
+    fd = mkstemps(found, 2);
+    CHECK(fd >= 0 && strcmp(found + strlen(found) - 2, ".c") == 0 && close(fd) == 0);
+    CHECK(unlink(found) == 0);
+    snprintf(found, sizeof found, "%s/w/XXXXXX", mount);
+    CHECK(mkdtemp(found) == found && rmdir(found) == 0);
+    snprintf(found, sizeof found, "%s/w/none", mount);
+    REFUSED(EINVAL, mkstemp(found) == -1);
+    CHECK(unlink(at("w/relative")) == 0 && rmdir(at("w/below")) == 0 && rmdir(at("w")) == 0);
 }
 
 static void interrupted(int signal)
@@ -254,19 +306,15 @@ static void mappings(void)
 
 static void refusals(void)
 {
-    char name[4096];
     int fd = open(at("s"), O_RDWR);
     int null = open("/dev/null", O_RDWR);
-    snprintf(name, sizeof name, "%s/XXXXXX", mount);
-    REFUSED(ENOSYS, mkstemp(name) == -1);
-    REFUSED(ENOSYS, chdir(mount) == -1);
+    REFUSED(ENOSYS, mkfifo(at("fifo"), 0600) == -1);
     REFUSED(ENOLCK, lockf(fd, F_LOCK, 1) == -1);
     REFUSED(EOPNOTSUPP, fallocate(fd, 0, 0, 100) == -1);
     REFUSED(EINVAL, sendfile(null, fd, NULL, 10) == -1);
     REFUSED(EINVAL, copy_file_range(null, NULL, fd, NULL, 10, 0) == -1);
     REFUSED(EXDEV, link(at("s"), "/tmp/weir-never") == -1);
     /* Whatever comes past the library finds nothing, and changes nothing. */
-    snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
     char memory[8];
     long moved = -1;
     __asm__ volatile("" ::: "memory");
@@ -291,6 +339,7 @@ int main(int count, char **arguments)
     streams();
     together();
     guests();
+    places();
     handlers();
     directories();
     mappings();

@@ -311,6 +311,12 @@ impl PoolDirectory {
                 let _ = std::fs::remove_file(entry.path());
             }
         }
+        // Of a run without a mount: directories in which nothing is to be made.
+        let working = self.path.join(crate::run::job::WORKING);
+        for entry in std::fs::read_dir(&working).into_iter().flatten().flatten() {
+            let _ = std::fs::remove_dir(entry.path());
+        }
+        let _ = std::fs::remove_dir(&working);
         let _ = std::fs::remove_dir(&self.path);
     }
 }

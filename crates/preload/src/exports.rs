@@ -467,11 +467,13 @@ fn controlled(fd: c_int, command: c_int, result: c_int) -> c_int {
 
 static CLOSE_RANGE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 static VFORK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+static FORK: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Looks up what stands behind us.
 pub(crate) fn begin() {
     find();
-    for (found, name) in [(&CLOSE_RANGE, c"close_range"), (&VFORK, c"vfork")] {
+    let functions = [(&CLOSE_RANGE, c"close_range"), (&VFORK, c"vfork"), (&FORK, c"fork")];
+    for (found, name) in functions {
         // SAFETY: a symbol's name, ended by a NUL.
         found.store(unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }, Ordering::Release);
     }
@@ -525,6 +527,11 @@ pub(crate) unsafe extern "C" fn closefrom(first: c_int) {
 /// What [`vfork`] does before it jumps to the real one, whose address this gives.
 extern "C" fn before_vfork() -> *mut c_void {
     fork::spawns();
+    // Where there is no mount, the kernel cannot stand in for us: then the child gets its own memory,
+    // as POSIX permits.
+    if alone::is_on() {
+        return FORK.load(Ordering::Acquire);
+    }
     process::vforks();
     VFORK.load(Ordering::Acquire)
 }

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -26,6 +27,9 @@ use weir_fuse::{FileStatistics, MountOptions, OperationStatistics, Statistics};
 
 /// Tells the preload library that there is no mount, and where the pool's directory and board are.
 const ALONE: &str = "WEIR_ALONE";
+/// In the pool's directory: where programs without a mount are, for the kernel, that have gone to a
+/// directory of the pool.
+pub(crate) const WORKING: &str = "cwd";
 /// How long what the program left running has to end by itself.
 const ORPHANS_GRACE: Duration = Duration::from_secs(2);
 
@@ -151,9 +155,15 @@ impl Job {
                 Some(Order::Alone { remove, pool }) => {
                     self.remove = remove.into_iter().map(PathBuf::from).collect();
                     self.pool = PathBuf::from(pool);
-                    let board = Board::make(&self.pool).map_err(|error| {
-                        Failure::system("make board in", self.pool.display(), error)
-                    })?;
+                    // Programs compare it with what the kernel says of working directories.
+                    let pool = self.pool.canonicalize();
+                    let trouble = |error| Failure::system("use", self.pool.display(), error);
+                    let board = pool
+                        .and_then(|pool| {
+                            std::fs::DirBuilder::new().mode(0o700).create(pool.join(WORKING))?;
+                            Board::make(&pool)
+                        })
+                        .map_err(trouble)?;
                     board.new_cell();
                     self.board = Some(board);
                     channel.send(&Word::Mounted)?;

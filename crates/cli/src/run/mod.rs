@@ -267,13 +267,17 @@ impl<'a> Run<'a> {
         if !self.alone {
             return;
         }
-        let strays = std::fs::read_dir(&self.mount).map_or(0, Iterator::count);
-        if strays > 0 {
-            tell(format_args!(
-                "{} made in {} by what the preload library does not see: not in the pool, and left there",
-                show_count(strays as u64, "file"),
-                self.mount.display()
-            ));
+        let working = self.directory.path.join(job::WORKING);
+        let stands = std::fs::read_dir(working).into_iter().flatten().flatten();
+        for directory in stands.map(|entry| entry.path()).chain([self.mount.clone()]) {
+            let strays = std::fs::read_dir(&directory).map_or(0, Iterator::count);
+            if strays > 0 {
+                tell(format_args!(
+                    "{} made in {} by what the preload library does not see: not in the pool, and left there",
+                    show_count(strays as u64, "file"),
+                    directory.display()
+                ));
+            }
         }
     }
 

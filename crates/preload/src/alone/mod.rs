@@ -12,6 +12,8 @@ mod moves;
 mod names;
 mod refused;
 pub(crate) mod streams;
+mod temporary;
+mod working;
 
 use crate::engine::{self, Engine};
 use crate::process::{self, Inside};
@@ -32,6 +34,7 @@ use weir_core::types::{Attributes, Credentials, FileKind, Ino};
 use weir_core::wire::meta::{LayoutWish, OpenMode, Place};
 
 pub(crate) use moves::{map, transfer};
+use working::Working;
 
 static ON: AtomicBool = AtomicBool::new(false);
 static SETTING: OnceLock<Setting> = OnceLock::new();
@@ -86,6 +89,8 @@ pub(crate) fn find() {
     names::find();
     refused::find();
     streams::find();
+    temporary::find();
+    working::find();
 }
 
 /// Looks whether `weir run` wants it so.
@@ -128,6 +133,8 @@ pub(crate) fn is_on() -> bool {
 
 /// Names along a path that are kept; deeper ones are beyond what any pool holds.
 const NAMES_MAX: usize = 512;
+/// Bytes of a path that the kernel knows.
+const PATH_MAX: usize = libc::PATH_MAX as usize;
 
 /// The names along an absolute path, without dots. Allocates nothing.
 struct Names<'a> {
@@ -137,19 +144,23 @@ struct Names<'a> {
 
 impl<'a> Names<'a> {
     fn of(path: &'a [u8]) -> Names<'a> {
-        let mut found = Names { names: [b""; NAMES_MAX], count: 0 };
+        Names { names: [b""; NAMES_MAX], count: 0 }.then(path)
+    }
+
+    /// Goes on from here.
+    fn then(mut self, path: &'a [u8]) -> Names<'a> {
         for name in path.split(|byte| *byte == b'/') {
             match name {
                 b"" | b"." => {}
-                b".." => found.count = found.count.saturating_sub(1),
-                name if found.count < NAMES_MAX => {
-                    found.names[found.count] = name;
-                    found.count += 1;
+                b".." => self.count = self.count.saturating_sub(1),
+                name if self.count < NAMES_MAX => {
+                    self.names[self.count] = name;
+                    self.count += 1;
                 }
                 _ => {}
             }
         }
-        found
+        self
     }
 
     /// What of the path lies below this directory.
@@ -162,26 +173,53 @@ impl<'a> Names<'a> {
 /// A path that is the pool's, as the program names it.
 #[derive(Clone, Copy)]
 struct Named<'a> {
-    /// Where a relative one begins.
-    base: Option<Ino>,
+    at: c_int,
     path: &'a [u8],
+}
+
+/// Where a path leads in the pool.
+enum Route<'a> {
+    /// From the root: by these names.
+    Root(&'a [&'a [u8]]),
+    /// From a directory.
+    Directory(Ino, &'a [u8]),
 }
 
 impl Named<'_> {
     /// As the pool knows it. To be called inside.
-    fn place(&self) -> Place {
-        match (self.base, SETTING.get()) {
-            (None, Some(setting)) => {
-                let names = Names::of(self.path);
-                let rest = names.below(&setting.mount).unwrap_or_default();
-                Place::new(Ino::ROOT, rest.join(&b'/'))
-            }
-            (base, _) => Place::new(base.unwrap_or(Ino::ROOT), self.path),
+    fn place(&self) -> Result<Place> {
+        self.follow(|route| match route {
+            Route::Root(names) => Place::new(Ino::ROOT, names.join(&b'/')),
+            Route::Directory(base, path) => Place::new(base, path),
+        })
+        .ok_or_else(|| Error::new(Code::NotFound))
+    }
+
+    /// Finds the way, if it leads to the pool. Signal handlers ask too, so that nothing is allocated
+    /// here.
+    fn follow<T>(&self, end: impl FnOnce(Route) -> T) -> Option<T> {
+        let setting = SETTING.get()?;
+        if self.path.starts_with(b"/") {
+            return Names::of(self.path).below(&setting.mount).map(|rest| end(Route::Root(rest)));
+        }
+        if self.at != libc::AT_FDCWD {
+            return Some(end(Route::Directory(handle(self.at)?.ino, self.path)));
+        }
+        if self.path.is_empty() {
+            return None;
+        }
+        let mut room = [0; PATH_MAX];
+        match working::directory(setting, &mut room)? {
+            Working::Pool(ino) => Some(end(Route::Directory(ino, self.path))),
+            Working::Kernel(path) => Names::of(path)
+                .then(self.path)
+                .below(&setting.mount)
+                .map(|rest| end(Route::Root(rest))),
         }
     }
 }
 
-/// Whether a path is the pool's. Signal handlers ask too, so that nothing is allocated here.
+/// Whether a path is the pool's.
 #[inline]
 fn named<'a>(at: c_int, path: *const c_char) -> Option<Named<'a>> {
     if is_on() && !path.is_null() { find_named(at, path) } else { None }
@@ -190,14 +228,8 @@ fn named<'a>(at: c_int, path: *const c_char) -> Option<Named<'a>> {
 fn find_named<'a>(at: c_int, path: *const c_char) -> Option<Named<'a>> {
     // SAFETY: the program names a path, ended by a NUL, which stays for the call.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
-    if path.starts_with(b"/") {
-        Names::of(path).below(&SETTING.get()?.mount)?;
-        return Some(Named { base: None, path });
-    }
-    if at == libc::AT_FDCWD {
-        return None;
-    }
-    Some(Named { base: Some(handle(at)?.ino), path })
+    let named = Named { at, path };
+    named.follow(|_| named)
 }
 
 /// What the descriptor stands for, if it is one of ours.
@@ -290,7 +322,7 @@ fn told<T: From<i8>>(result: std::result::Result<T, c_int>) -> T {
 pub(crate) fn open(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> Option<c_int> {
     let named = named(at, path)?;
     let opened = answer(|engine| {
-        let found = look_up(engine, named.place(), flags, mode)?;
+        let found = look_up(engine, named.place()?, flags, mode)?;
         let fd = descriptor(&found.handle(flags), flags)?;
         if let Found::File(file) = found {
             let own = Own { engine: engine.clone(), file: file.clone() };

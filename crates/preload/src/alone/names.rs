@@ -20,7 +20,7 @@ pub(super) fn named<T: From<i8>>(
     buffer::settle();
     match super::named(at, path) {
         None => next(),
-        Some(named) => told(answer(|engine| work(engine, named.place()))),
+        Some(named) => told(answer(|engine| work(engine, named.place()?))),
     }
 }
 
@@ -32,7 +32,7 @@ fn remove_directory(engine: &Arc<Engine>, place: Place) -> Result<c_int> {
     engine.pool.run(engine.pool.fs().remove_directory(&who(), place)).map(|()| 0)
 }
 
-fn make_directory(engine: &Arc<Engine>, place: Place, mode: mode_t) -> Result<c_int> {
+pub(super) fn make_directory(engine: &Arc<Engine>, place: Place, mode: mode_t) -> Result<c_int> {
     let mode = mode & !umask() & 0o7777;
     engine.pool.run(engine.pool.fs().make_directory(&who(), place, mode)).map(|_| 0)
 }
@@ -57,7 +57,7 @@ fn moved(
         }
         let keeps = flags & libc::RENAME_NOREPLACE != 0;
         let exchanges = flags & libc::RENAME_EXCHANGE != 0;
-        let (from, to) = (from.place(), to.place());
+        let (from, to) = (from.place()?, to.place()?);
         engine.pool.run(engine.pool.fs().rename(&who(), from, to, keeps, exchanges)).map(|()| 0)
     }))
 }
@@ -92,8 +92,8 @@ fn linked(
     told(answer(|engine| {
         let fs = engine.pool.fs();
         let follow = flags & libc::AT_SYMLINK_FOLLOW != 0;
-        let attributes = engine.pool.run(fs.lookup(&who(), from.place(), follow))?;
-        engine.pool.run(fs.link(&who(), attributes.ino, to.place())).map(|_| 0)
+        let attributes = engine.pool.run(fs.lookup(&who(), from.place()?, follow))?;
+        engine.pool.run(fs.link(&who(), attributes.ino, to.place()?)).map(|_| 0)
     }))
 }
 

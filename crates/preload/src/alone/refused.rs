@@ -26,10 +26,6 @@ const HERE: c_int = libc::AT_FDCWD;
 const NONE: c_int = libc::EOPNOTSUPP;
 
 interpose! {
-    fn chdir(name: *const c_char) -> c_int,
-        |next| path(HERE, name, libc::ENOSYS, next);
-    fn fchdir(fd: c_int) -> c_int,
-        |next| descriptor(fd, libc::ENOSYS, next);
     fn chroot(name: *const c_char) -> c_int,
         |next| path(HERE, name, libc::ENOSYS, next);
     fn mknod(name: *const c_char, mode: mode_t, device: dev_t) -> c_int,
@@ -40,30 +36,6 @@ interpose! {
         |next| path(HERE, name, libc::ENOSYS, next);
     fn mkfifoat(at: c_int, name: *const c_char, mode: mode_t) -> c_int,
         |next| path(at, name, libc::ENOSYS, next);
-    fn mkstemp(name: *mut c_char) -> c_int,
-        |next| path(HERE, name, libc::ENOSYS, next);
-    fn mkstemp64(name: *mut c_char) -> c_int,
-        |next| path(HERE, name, libc::ENOSYS, next);
-    fn mkostemp(name: *mut c_char, flags: c_int) -> c_int,
-        |next| path(HERE, name, libc::ENOSYS, next);
-    fn mkostemp64(name: *mut c_char, flags: c_int) -> c_int,
-        |next| path(HERE, name, libc::ENOSYS, next);
-    fn mkstemps(name: *mut c_char, suffix: c_int) -> c_int,
-        |next| path(HERE, name, libc::ENOSYS, next);
-    fn mkstemps64(name: *mut c_char, suffix: c_int) -> c_int,
-        |next| path(HERE, name, libc::ENOSYS, next);
-    fn mkostemps(name: *mut c_char, suffix: c_int, flags: c_int) -> c_int,
-        |next| path(HERE, name, libc::ENOSYS, next);
-    fn mkostemps64(name: *mut c_char, suffix: c_int, flags: c_int) -> c_int,
-        |next| path(HERE, name, libc::ENOSYS, next);
-    fn mkdtemp(name: *mut c_char) -> *mut c_char,
-        |next| match named(HERE, name) {
-            None => next(),
-            Some(_) => {
-                crate::process::set_errno(libc::ENOSYS);
-                std::ptr::null_mut()
-            }
-        };
     fn scandir(name: *const c_char, list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int,
         |next| path(HERE, name, libc::ENOSYS, next);
     fn scandir64(name: *const c_char, list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int,
