@@ -214,7 +214,7 @@ mod tests {
             body_length: 48,
             payload_length: 0x10_0000,
         };
-        let bytes = [1, 6, 2, 1, 6, 5, 4, 3, 48, 0, 0, 0, 0, 0, 0x10, 0];
+        let bytes = [2, 6, 2, 1, 6, 5, 4, 3, 48, 0, 0, 0, 0, 0, 0x10, 0];
         assert_eq!(header.encode(), bytes);
         assert_eq!(Header::decode(&bytes), Ok(header));
     }
@@ -227,7 +227,7 @@ mod tests {
             bytes[at] = value;
             Header::decode(&bytes).unwrap_err().code
         };
-        assert_eq!(spoil(0, 2), Code::Version);
+        assert_eq!(spoil(0, 1), Code::Version);
         assert_eq!(spoil(1, 0), Code::Protocol);
         assert_eq!(spoil(11, 1), Code::Protocol);
         assert_eq!(spoil(15, 1), Code::Protocol);
