@@ -107,6 +107,20 @@ command -v git >/dev/null && both "git" '
     seq 1000 >a; git add a; git commit -qm one; seq 5 >>a; git commit -qam two; git gc -q; git fsck --strict
     git clone -q . ../s; cd ../s; git log --format=%s; git status --short; wc -l <a'
 
+# Whatever fsx can do to a file but for what is refused; tests/posix.sh has built it.
+export fsx=$PWD/target/tools/bin/fsx
+if [[ -x $fsx ]]; then
+    for size in 1048576 70000; do
+        sed "s/^flen = .*/flen = $size/; s/^max = .*/max = $((size / 10))/
+            s/^\(map.*\|invalidate\|sendfile\|copy_file_range\|posix_fallocate\|punch_hole\) = .*/\1 = 0/" \
+            tests/posix/fsx.toml >"$work/fsx.toml"
+        export seed=$RANDOM
+        check "fsx, $size bytes, seed $seed" 'inside sh -c "$fsx -q -f $work/fsx.toml -P $work -N 6000 -S $seed \$WEIR_MOUNT/x"'
+    done
+else
+    echo "SKIPPED fsx: not built"
+fi
+
 # What the program did is in the report, as the servers have it.
 counted() {
     inside sh -c 'cp "$work/data" $WEIR_MOUNT/a && cmp "$work/data" $WEIR_MOUNT/a'

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -88,6 +89,16 @@ static void descriptors(void)
     fd = open(at("a"), O_WRONLY);
     REFUSED(EBADF, read(fd, memory, 1) == -1);
     REFUSED(EFAULT, write(fd, nowhere, 100) == -1);
+    REFUSED(EFAULT, open(nowhere, O_RDONLY) == -1);
+    REFUSED(EFAULT, symlink(nowhere, at("none")) == -1);
+    CHECK(symlink("a", at("link")) == 0 && close(open(at("link"), O_RDONLY)) == 0);
+    REFUSED(ELOOP, open(at("link"), O_RDONLY | O_NOFOLLOW) == -1);
+    REFUSED(ELOOP, open(at("link"), O_RDONLY | O_CREAT | O_NOFOLLOW, 0600) == -1);
+    CHECK(unlink(at("link")) == 0);
+    REFUSED(EISDIR, open(at(""), O_RDONLY | O_TRUNC) == -1);
+    struct statvfs figures;
+    CHECK(statvfs(at("a"), &figures) == 0 && figures.f_namemax == 255 && figures.f_bavail > 0);
+    CHECK(figures.f_blocks * figures.f_frsize < 1ul << 30 && pathconf(at("a"), _PC_NAME_MAX) == 255);
     REFUSED(EINVAL, pwrite(fd, "x", 1, -1) == -1);
     CHECK(close(fd) == 0);
     fd = open(at("a"), O_WRONLY | O_APPEND);

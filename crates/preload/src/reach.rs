@@ -45,6 +45,13 @@ pub(crate) fn is_there(slices: &[Slice], way: Way) -> bool {
     })
 }
 
+/// Whether there is something to read at an address.
+pub(crate) fn is_readable<T>(pointer: *const T) -> bool {
+    // SAFETY: does nothing but answer.
+    let page = unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize;
+    populated(pointer as usize & !(page - 1), page, libc::MADV_POPULATE_READ)
+}
+
 /// Whether the page at an address could be used: it is mapped, with leave to do so.
 fn populated(address: usize, page: usize, advice: c_int) -> bool {
     let asked: c_int = kernel!(SYS_madvise, address, page, advice);

@@ -8,6 +8,7 @@
 
 mod attributes;
 pub(crate) mod directories;
+mod figures;
 mod moves;
 mod names;
 mod refused;
@@ -18,7 +19,7 @@ mod working;
 use crate::engine::{self, Engine};
 use crate::process::{self, Inside};
 use crate::real::kernel;
-use crate::{files, fork};
+use crate::{files, fork, reach};
 use libc::{c_char, c_int, mode_t, off_t};
 use std::ffi::CStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -86,6 +87,7 @@ fn variable(name: &CStr) -> Option<String> {
 pub(crate) fn find() {
     attributes::find();
     directories::find();
+    figures::find();
     names::find();
     refused::find();
     streams::find();
@@ -226,6 +228,10 @@ fn named<'a>(at: c_int, path: *const c_char) -> Option<Named<'a>> {
 }
 
 fn find_named<'a>(at: c_int, path: *const c_char) -> Option<Named<'a>> {
+    // The kernel says what is wrong with it.
+    if !reach::is_readable(path) {
+        return None;
+    }
     // SAFETY: the program names a path, ended by a NUL, which stays for the call.
     let path = unsafe { CStr::from_ptr(path) }.to_bytes();
     let named = Named { at, path };
@@ -379,6 +385,12 @@ fn look_up(engine: &Engine, place: Place, flags: c_int, mode: mode_t) -> Result<
         open.truncate = asked(libc::O_TRUNC) && open.write;
         let mode = mode & !umask() & 0o7777;
         let exclusive = asked(libc::O_EXCL);
+        if asked(libc::O_NOFOLLOW) && !exclusive {
+            let found = engine.pool.run(fs.lookup(&who, place.clone(), false));
+            if found.is_ok_and(|found| found.kind == FileKind::Symlink) {
+                return Err(Error::new(Code::Loop));
+            }
+        }
         let wish = LayoutWish::default();
         let created = fs.create(&who, place, mode, exclusive, open, wish);
         return engine.pool.run(created).map(|(file, ..)| Found::File(file));
@@ -392,11 +404,16 @@ fn look_up(engine: &Engine, place: Place, flags: c_int, mode: mode_t) -> Result<
         return Ok(Found::Bare(attributes));
     }
     match attributes.kind {
-        FileKind::Directory if open.write => Err(Error::new(Code::IsDirectory)),
+        FileKind::Directory if open.write || asked(libc::O_TRUNC) => {
+            Err(Error::new(Code::IsDirectory))
+        }
         FileKind::Directory => Ok(Found::Bare(attributes)),
         FileKind::Symlink => Err(Error::new(Code::Loop)),
         FileKind::Regular => {
             open.truncate = asked(libc::O_TRUNC) && open.write;
+            if asked(libc::O_TRUNC) && !open.write {
+                engine.pool.run(fs.truncate(&who, attributes.ino, 0))?;
+            }
             let opened = fs.open(&who, attributes.ino, open);
             engine.pool.run(opened).map(|(file, _)| Found::File(file))
         }

@@ -3,6 +3,7 @@
 use super::{answer, told, umask, who};
 use crate::buffer;
 use crate::engine::Engine;
+use crate::reach;
 use crate::real::interpose;
 use libc::{c_char, c_int, c_uint, mode_t, size_t, ssize_t};
 use std::sync::Arc;
@@ -68,6 +69,9 @@ fn symlinked(
     path: *const c_char,
     next: impl FnOnce() -> c_int,
 ) -> c_int {
+    if super::named(at, path).is_some() && !reach::is_readable(text) {
+        return told(Err(libc::EFAULT));
+    }
     named(at, path, next, |engine, place| {
         // SAFETY: the program names a text, ended by a NUL.
         let text = unsafe { std::ffi::CStr::from_ptr(text) }.to_bytes();
