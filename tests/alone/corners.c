@@ -277,6 +277,33 @@ static void handlers(void)
     signal(SIGALRM, SIG_DFL);
 }
 
+static void *waits(void *argument)
+{
+    (void)getchar();
+    return argument;
+}
+
+/* At its end a process writes what its streams hold, and waits for no other thread. */
+static void endings(void)
+{
+    int both[2], status;
+    CHECK(pipe(both) == 0);
+    pid_t child = fork();
+    if (child == 0) {
+        pthread_t thread;
+        alarm(20);
+        FILE *file = fopen(at("ending"), "w");
+        if (!file || dup2(both[0], 0) != 0 || pthread_create(&thread, NULL, waits, NULL) != 0)
+            _exit(1);
+        fputs("buffered", file);
+        usleep(50000);
+        exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(holds(at("ending"), "buffered") && unlink(at("ending")) == 0);
+    CHECK(close(both[0]) == 0 && close(both[1]) == 0);
+}
+
 static void directories(void)
 {
     CHECK(mkdir(at("d"), 0700) == 0 && mkdir(at("d/e"), 0700) == 0);
@@ -352,6 +379,7 @@ int main(int count, char **arguments)
     guests();
     places();
     handlers();
+    endings();
     directories();
     mappings();
     refusals();

@@ -51,6 +51,8 @@ struct Functions {
 
 unsafe extern "C" {
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+    fn ftrylockfile(stream: *mut FILE) -> c_int;
+    fn funlockfile(stream: *mut FILE);
     static mut stdin: *mut FILE;
     static mut stdout: *mut FILE;
     static mut stderr: *mut FILE;
@@ -137,10 +139,26 @@ pub(crate) fn ends(stream: *mut FILE) -> bool {
     true
 }
 
-/// Writes what streams have buffered.
+/// Writes what streams of ours have buffered, but for those that another thread is at: it may be
+/// waiting for ever.
 pub(crate) fn flush() {
-    // SAFETY: all streams.
-    unsafe { libc::fflush(std::ptr::null_mut()) };
+    let mut last = 0;
+    while let Some(address) = next_behind(last) {
+        last = address;
+        let stream = address as *mut FILE;
+        // SAFETY: a stream that was not closed yet; closing goes through us.
+        unsafe {
+            if ftrylockfile(stream) == 0 {
+                libc::fflush(stream);
+                funlockfile(stream);
+            }
+        }
+    }
+}
+
+fn next_behind(last: usize) -> Option<usize> {
+    let _inside = process::attends().then(Inside::enter);
+    streams().range(last + 1..).next().map(|(address, _)| *address)
 }
 
 /// A descriptor is something else now. If it is a standard one, its stream follows: programs and the
