@@ -64,7 +64,7 @@ const BUCKETS: usize = 64 * 1024;
 /// Cells to count in.
 pub const CELLS: usize = 4100;
 /// First bytes of a board; changes with its form.
-const MAGIC: u64 = 0x0001_6472_6165_6977;
+const MAGIC: u64 = 0x0002_6472_6165_6977;
 
 /// Counters that a program adds to: requests, bytes and nanoseconds of one path's files.
 #[derive(Debug, Default)]
@@ -82,6 +82,8 @@ pub struct Cell {
     pub read_ns: AtomicU64,
     /// Nanoseconds in write calls.
     pub write_ns: AtomicU64,
+    /// Write calls under way, and those of which nobody knows what became of them.
+    pub writes_open: AtomicU64,
     /// Read calls that failed.
     pub read_errors: AtomicU64,
     /// Write calls that failed.

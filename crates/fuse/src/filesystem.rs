@@ -435,6 +435,9 @@ impl Filesystem for WeirFilesystem {
             return reply.error(Errno::EBADF);
         };
         if let Some(lender) = &self.0.lender {
+            if open.file.mode().write && open.counters.in_doubt(&lender.board) {
+                open.file.doubt();
+            }
             lender.closed(ino.0, || self.0.files.any(|open| open.file.ino().0 == ino.0));
         }
         self.0.released(handle.0, &open);

@@ -168,6 +168,12 @@ impl FileCounters {
         *self.cell.get_or_init(|| board.new_cell())
     }
 
+    /// Whether programs that were lent files of this path write at this moment, or do not know what
+    /// became of their writes; one that was killed never will.
+    pub(crate) fn in_doubt(&self, board: &Board) -> bool {
+        self.cell.get().is_some_and(|&cell| value(&board.cell(cell).writes_open) > 0)
+    }
+
     /// With what programs have counted on the board.
     fn snapshot(&self, board: Option<&Board>) -> FileStatistics {
         let mut counted = FileStatistics {

@@ -9,9 +9,10 @@
 use crate::files::{self, Description};
 use crate::process::{self, Inside};
 use crate::real::kernel;
+use crate::transfer::Way;
 use libc::{c_int, ssize_t};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use weir_core::slice::Slice;
 
@@ -25,6 +26,9 @@ static BUFFERS: Mutex<BTreeMap<u64, Weak<Buffer>>> = Mutex::new(BTreeMap::new())
 pub(crate) struct Buffer {
     /// Bytes that are put together, and read ahead.
     size: usize,
+    /// The descriptor that may read, and write, as far as was looked at since it was last settled: to
+    /// ask the kernel at each of many small calls would cost more than the calls.
+    allowed: [AtomicI32; 2],
     state: Mutex<State>,
 }
 
@@ -64,7 +68,11 @@ pub(crate) fn of(ino: u64, size: u64) -> Option<Arc<Buffer>> {
         return Some(buffer);
     }
     buffers.retain(|_, buffer| buffer.strong_count() > 0);
-    let buffer = Arc::new(Buffer { size, state: Mutex::default() });
+    let buffer = Arc::new(Buffer {
+        size,
+        allowed: [const { AtomicI32::new(-1) }; 2],
+        state: Mutex::default(),
+    });
     buffers.insert(ino, Arc::downgrade(&buffer));
     Some(buffer)
 }
@@ -72,6 +80,23 @@ pub(crate) fn of(ino: u64, size: u64) -> Option<Arc<Buffer>> {
 impl Buffer {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the descriptor may be read or written, as [`Description::allows`] says.
+    pub(crate) fn allows(&self, fd: c_int, way: Way, description: &Description) -> bool {
+        let known = &self.allowed[way as usize];
+        if known.load(Ordering::Relaxed) == fd {
+            return true;
+        }
+        let allowed = description.allows(fd, way);
+        known.store(if allowed { fd } else { -1 }, Ordering::Relaxed);
+        allowed
+    }
+
+    fn look_again(&self) {
+        for known in &self.allowed {
+            known.store(-1, Ordering::Relaxed);
+        }
     }
 
     /// Whether it is to be used for this descriptor.
@@ -131,6 +156,7 @@ impl Buffer {
         }
         if state.dirty.len() == self.size {
             state.flush();
+            self.look_again();
         }
         Some(length)
     }
@@ -164,6 +190,7 @@ impl Buffer {
                 return None;
             }
             let mut ahead = std::mem::take(&mut state.ahead);
+            self.look_again();
             ahead.resize(self.size, 0);
             let got = fill(&mut ahead, at).unwrap_or(0);
             ahead.truncate(got);
@@ -187,6 +214,7 @@ impl Buffer {
     /// Writes what is buffered and forgets what was read ahead. Gives the error number of what could
     /// not be written since the last time, or 0.
     pub(crate) fn settle(&self) -> c_int {
+        self.look_again();
         let mut state = self.lock();
         state.flush();
         state.ahead.clear();
@@ -195,6 +223,7 @@ impl Buffer {
 
     /// As [`Buffer::settle`]; an error stays for who asks for it.
     pub(crate) fn yield_to_others(&self) {
+        self.look_again();
         let mut state = self.lock();
         state.flush();
         state.ahead.clear();

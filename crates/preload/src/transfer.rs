@@ -163,7 +163,11 @@ unsafe fn attempt<K: FnOnce() -> ssize_t>(
     let unshared = offset.is_none() && !description.shared.load(Ordering::Relaxed);
     let position = unshared.then(|| lock(&description.position));
     let moved = catch_unwind(AssertUnwindSafe(|| {
-        let allowed = description.allows(fd, way) && (offset.is_some() || unshared);
+        let allowed = match &description.buffer {
+            Some(buffer) => buffer.allows(fd, way, &description),
+            None => description.allows(fd, way),
+        };
+        let allowed = allowed && (offset.is_some() || unshared);
         let slices = slices.as_slice();
         let left = length == 0 || !allowed || description.mapped();
         if left || !reach::is_there(slices, way) {
@@ -291,10 +295,18 @@ unsafe fn move_bytes(
         };
         description.engine.pool.run(run)
     };
+    // Should this process die now, or not learn what becomes of its bytes, the mount must know.
+    let open = &description.cell().writes_open;
+    if way == Way::Write {
+        open.fetch_add(1, Ordering::SeqCst);
+    }
     let result = match work() {
         Err(Error { code: Code::NoCapability, .. }) if description.extend(fd) => work(),
         result => result,
     };
+    if way == Way::Write && (result.is_ok() || !description.file.in_doubt()) {
+        open.fetch_sub(1, Ordering::SeqCst);
+    }
     count(description.cell(), way, begun, &result);
     if way == Way::Write {
         // Pages that the kernel read meanwhile may be from before or after: it writes once more.

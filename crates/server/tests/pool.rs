@@ -491,3 +491,27 @@ fn an_expired_loan_is_refused_until_it_is_extended() {
     borrowed.extend(lender.run(file.lend()).expect("lent"));
     borrower.run(borrowed.write_at(b"x", 0)).expect("written");
 }
+
+#[test]
+fn what_a_borrower_stores_after_its_lender_has_closed_in_doubt_is_seen() {
+    let pool = start(2, 8 << 20);
+    let (lender, borrower) = (pool.connect(), pool.connect());
+    let (who, place) = (me(), Place::new(Ino::ROOT, "lent"));
+    let create =
+        lender.fs().create(&who, place, 0o600, true, OpenMode::READ_WRITE, LayoutWish::default());
+    let (file, _, _) = lender.run(create).expect("created");
+    let borrowed = borrower.fs().borrow(lender.run(file.lend()).expect("lent"));
+    borrower.run(borrowed.write_at(b"early", 0)).expect("written");
+    assert!(!borrowed.in_doubt());
+
+    file.doubt();
+    lender.run(file.close()).expect("closed");
+    let size = || {
+        let found = lender.run(lender.fs().attributes(&who, file.ino())).expect("found");
+        found.size
+    };
+    assert_eq!(size(), 5);
+    // As a write that was under way when its program was killed.
+    borrower.run(borrowed.write_at(b"late", 1000)).expect("written");
+    assert_eq!(size(), 1004);
+}

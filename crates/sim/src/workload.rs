@@ -351,6 +351,9 @@ impl Worker {
                 }
             }
             Err(error) => {
+                if open[at].lent.as_ref().is_some_and(File::in_doubt) {
+                    open[at].file.doubt();
+                }
                 // What is lent, is lent for a time.
                 if error.code != Code::NoCapability || open[at].lent.take().is_none() {
                     self.excuse(&error);

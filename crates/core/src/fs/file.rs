@@ -205,6 +205,19 @@ impl<R: Rpc> File<R> {
         &self.shared.name
     }
 
+    /// Whether writes may still be on their way to the targets: some are under way, or nobody knows
+    /// what became of them.
+    pub fn in_doubt(&self) -> bool {
+        let state = self.lock();
+        state.writes_open > state.writes_refused
+    }
+
+    /// For the lender: a borrower's writes are [`File::in_doubt`], or he died in the middle of some.
+    /// They are then reckoned with when this handle is closed.
+    pub fn doubt(&self) {
+        self.lock().writes_open += 1;
+    }
+
     pub(super) fn handle(&self) -> Result<u64> {
         self.shared.handle.ok_or_else(|| Error::because(Code::Invalid, "file is borrowed"))
     }
