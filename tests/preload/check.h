@@ -70,7 +70,7 @@ struct test {
 
 /* The library's counters: calls by direction, bytes, and so on, for each path. */
 struct cell {
-    volatile uint64_t reads, writes, bytes[2], ns[2], errors[2];
+    volatile uint64_t reads, writes, bytes[2], ns[2], open, errors[2];
 };
 static struct board {
     uint64_t magic;
