@@ -145,6 +145,26 @@ staged() {
 export -f staged
 check "staging in and out" staged
 
+refused() {
+    for option in --no-preload --cache; do
+        local status=0
+        "$weir" run --no-mount "$option" -- true 2>"$work/said" || status=$?
+        ((status == 2)) && grep -q "would not see the pool" "$work/said"
+    done
+}
+export -f refused
+check "what would not show the pool is refused" refused
+# What the library is not loaded into does not reach the pool: what it makes lies beside it.
+strayed() {
+    mkdir "$work/stray"
+    alone --mount "$work/stray" -- sh -c 'echo in >$WEIR_MOUNT/a; env -u LD_PRELOAD touch $WEIR_MOUNT/b; ls $WEIR_MOUNT' >"$work/found" 2>"$work/said"
+    [[ $(cat "$work/found") == a && $(ls "$work/stray") == b ]]
+    grep -q "1 file made in $work/stray by what the preload library does not see" "$work/said"
+    rm -r "$work/stray"
+}
+export -f strayed
+check "files made beside the pool are told of" strayed
+
 # Where neither way of mounting works it is so by itself.
 bare() {
     unshare --mount sh -c 'mount --bind /dev/null /dev/fuse && "$weir" run --memory 64M -- \

@@ -152,6 +152,13 @@ fn mounting() -> Vec<Finding> {
         && (private.verdict == Verdict::Ok || helper.verdict == Verdict::Ok);
     let summary = match works {
         true => Finding::new("weir run, weir mount", Verdict::Ok, "can mount", ""),
+        // It knows less than a mount (docs/posix.md).
+        false if preload::find_library().is_ok() => Finding::new(
+            "weir run, weir mount",
+            Verdict::Warn,
+            "cannot mount: weir run does with the preload library alone",
+            "one of the above must work for programs that need more, and for weir mount",
+        ),
         false => Finding::new(
             "weir run, weir mount",
             Verdict::Fail,
