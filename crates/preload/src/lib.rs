@@ -4,6 +4,7 @@
 //! The kernel still opens every file, and its descriptor stays behind: names, locks, mappings and
 //! everything that is not caught here go the kernel's way. A descriptor's position is always the
 //! kernel's. So whatever this library does not do, or fails to do, is right all the same, and slower.
+//! Where nothing can be mounted, there is but this library (`alone`): then it refuses what it cannot do.
 //!
 //! What it must never be is in the way: of files that are not the pool's (a call costs a few loads
 //! more), of other libraries that stand in front of the same functions, of allocators that start
