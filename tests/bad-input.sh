@@ -60,7 +60,7 @@ address = (host, int(port))
 seed = int.from_bytes(os.urandom(4), "little")
 print("seed", seed)
 chance = random.Random(seed)
-VERSION, BODY_MAX, PAYLOAD_MAX = 1, 512 * 1024, 8 * 1024 * 1024
+VERSION, BODY_MAX, PAYLOAD_MAX = 2, 512 * 1024, 8 * 1024 * 1024
 
 
 def header(kind, body=0, payload=0, version=VERSION, slot=0, sequence=0):

@@ -78,6 +78,16 @@ impl Place {
             .stderr(Stdio::piped())
             // Signals of a test reach nobody else.
             .process_group(0);
+        let heed_signals = || {
+            // A shell that runs the tests in the background has these ignored, which is inherited.
+            for number in [libc::SIGINT, libc::SIGQUIT] {
+                // SAFETY: gives back the default.
+                unsafe { libc::signal(number, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // SAFETY: nothing but system calls on integers.
+        unsafe { command.pre_exec(heed_signals) };
         command
     }
 
