@@ -1,6 +1,6 @@
 //! This process's own connections to pools.
 
-use crate::{alone, files};
+use crate::{alone, files, process};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
@@ -88,10 +88,7 @@ fn without_signals<T>(work: impl FnOnce() -> T) -> T {
 
 /// How many descriptors this process may have.
 fn descriptors_max() -> u64 {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is there to be written.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    limit.rlim_cur
+    process::limit(libc::RLIMIT_NOFILE)
 }
 
 /// Moves our descriptors behind those that programs expect to get, and remembers them.

@@ -93,11 +93,6 @@ fn stream_ends(stream: *mut libc::FILE) -> c_int {
     fd
 }
 
-/// What the C library's checks of buffers let through.
-fn fits(length: size_t, room: size_t) -> bool {
-    length <= room
-}
-
 fn reads(
     fd: c_int,
     memory: Memory,
@@ -119,89 +114,44 @@ fn writes(
 }
 
 interpose! {
-    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+    fn open | open64 | __open | __open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
         |next| opens(libc::AT_FDCWD, path, flags, mode, next);
-    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
-        early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
-        |next| opens(libc::AT_FDCWD, path, flags, mode, next);
-    fn __open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
-        early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
-        |next| opens(libc::AT_FDCWD, path, flags, mode, next);
-    fn __open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
-        early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, mode),
-        |next| opens(libc::AT_FDCWD, path, flags, mode, next);
-    fn __open_2(path: *const c_char, flags: c_int) -> c_int,
+    fn __open_2 | __open64_2(path: *const c_char, flags: c_int) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, 0),
         |next| opens(libc::AT_FDCWD, path, flags, 0, next);
-    fn __open64_2(path: *const c_char, flags: c_int) -> c_int,
-        early kernel!(SYS_openat, libc::AT_FDCWD, path, flags, 0),
-        |next| opens(libc::AT_FDCWD, path, flags, 0, next);
-    fn openat(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
+    fn openat | openat64(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, at, path, flags, mode),
         |next| opens(at, path, flags, mode, next);
-    fn openat64(at: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int,
-        early kernel!(SYS_openat, at, path, flags, mode),
-        |next| opens(at, path, flags, mode, next);
-    fn __openat_2(at: c_int, path: *const c_char, flags: c_int) -> c_int,
+    fn __openat_2 | __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int,
         early kernel!(SYS_openat, at, path, flags, 0),
         |next| opens(at, path, flags, 0, next);
-    fn __openat64_2(at: c_int, path: *const c_char, flags: c_int) -> c_int,
-        early kernel!(SYS_openat, at, path, flags, 0),
-        |next| opens(at, path, flags, 0, next);
-    fn creat(path: *const c_char, mode: mode_t) -> c_int,
-        early kernel!(SYS_openat, libc::AT_FDCWD, path, CREATES, mode),
-        |next| opens(libc::AT_FDCWD, path, CREATES, mode, next);
-    fn creat64(path: *const c_char, mode: mode_t) -> c_int,
+    fn creat | creat64(path: *const c_char, mode: mode_t) -> c_int,
         early kernel!(SYS_openat, libc::AT_FDCWD, path, CREATES, mode),
         |next| opens(libc::AT_FDCWD, path, CREATES, mode, next);
 
-    fn read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t,
-        early kernel!(SYS_read, fd, buffer, length),
-        |next| reads(fd, Memory::One(buffer, length), None, next);
-    fn __read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t,
+    fn read | __read(fd: c_int, buffer: *mut c_void, length: size_t) -> ssize_t,
         early kernel!(SYS_read, fd, buffer, length),
         |next| reads(fd, Memory::One(buffer, length), None, next);
     fn __read_chk(fd: c_int, buffer: *mut c_void, length: size_t, room: size_t) -> ssize_t,
         early kernel!(SYS_read, fd, buffer, length.min(room)),
-        |next| match fits(length, room) {
+        |next| match length <= room {
             true => reads(fd, Memory::One(buffer, length), None, next),
             false => next(),
         };
-    fn write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t,
+    fn write | __write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t,
         early kernel!(SYS_write, fd, buffer, length),
         |next| writes(fd, Memory::One(buffer.cast_mut(), length), None, next);
-    fn __write(fd: c_int, buffer: *const c_void, length: size_t) -> ssize_t,
-        early kernel!(SYS_write, fd, buffer, length),
-        |next| writes(fd, Memory::One(buffer.cast_mut(), length), None, next);
-    fn pread(fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t) -> ssize_t,
+    fn pread | pread64 | __pread64(fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t) -> ssize_t,
         early kernel!(SYS_pread64, fd, buffer, length, offset),
         |next| reads(fd, Memory::One(buffer, length), Some(offset), next);
-    fn pread64(fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t) -> ssize_t,
-        early kernel!(SYS_pread64, fd, buffer, length, offset),
-        |next| reads(fd, Memory::One(buffer, length), Some(offset), next);
-    fn __pread64(fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t) -> ssize_t,
-        early kernel!(SYS_pread64, fd, buffer, length, offset),
-        |next| reads(fd, Memory::One(buffer, length), Some(offset), next);
-    fn __pread_chk(fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t, room: size_t) -> ssize_t,
+    fn __pread_chk | __pread64_chk(fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t, room: size_t) -> ssize_t,
         early kernel!(SYS_pread64, fd, buffer, length.min(room), offset),
-        |next| match fits(length, room) {
+        |next| match length <= room {
             true => reads(fd, Memory::One(buffer, length), Some(offset), next),
             false => next(),
         };
-    fn __pread64_chk(fd: c_int, buffer: *mut c_void, length: size_t, offset: off_t, room: size_t) -> ssize_t,
-        early kernel!(SYS_pread64, fd, buffer, length.min(room), offset),
-        |next| match fits(length, room) {
-            true => reads(fd, Memory::One(buffer, length), Some(offset), next),
-            false => next(),
-        };
-    fn pwrite(fd: c_int, buffer: *const c_void, length: size_t, offset: off_t) -> ssize_t,
-        early kernel!(SYS_pwrite64, fd, buffer, length, offset),
-        |next| writes(fd, Memory::One(buffer.cast_mut(), length), Some(offset), next);
-    fn pwrite64(fd: c_int, buffer: *const c_void, length: size_t, offset: off_t) -> ssize_t,
-        early kernel!(SYS_pwrite64, fd, buffer, length, offset),
-        |next| writes(fd, Memory::One(buffer.cast_mut(), length), Some(offset), next);
-    fn __pwrite64(fd: c_int, buffer: *const c_void, length: size_t, offset: off_t) -> ssize_t,
+    fn pwrite | pwrite64 | __pwrite64(fd: c_int, buffer: *const c_void, length: size_t, offset: off_t) -> ssize_t,
         early kernel!(SYS_pwrite64, fd, buffer, length, offset),
         |next| writes(fd, Memory::One(buffer.cast_mut(), length), Some(offset), next);
     fn readv(fd: c_int, list: *const iovec, count: c_int) -> ssize_t,
@@ -210,19 +160,13 @@ interpose! {
     fn writev(fd: c_int, list: *const iovec, count: c_int) -> ssize_t,
         early kernel!(SYS_writev, fd, list, count),
         |next| writes(fd, Memory::List(list, count), None, next);
-    fn preadv(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t,
+    fn preadv | preadv64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t,
         early kernel!(SYS_preadv, fd, list, count, offset, 0),
         |next| reads(fd, Memory::List(list, count), Some(offset), next);
-    fn preadv64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t,
-        early kernel!(SYS_preadv, fd, list, count, offset, 0),
-        |next| reads(fd, Memory::List(list, count), Some(offset), next);
-    fn pwritev(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t,
+    fn pwritev | pwritev64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t,
         early kernel!(SYS_pwritev, fd, list, count, offset, 0),
         |next| writes(fd, Memory::List(list, count), Some(offset), next);
-    fn pwritev64(fd: c_int, list: *const iovec, count: c_int, offset: off_t) -> ssize_t,
-        early kernel!(SYS_pwritev, fd, list, count, offset, 0),
-        |next| writes(fd, Memory::List(list, count), Some(offset), next);
-    fn preadv2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t,
+    fn preadv2 | preadv64v2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t,
         early kernel!(SYS_preadv2, fd, list, count, offset, 0, flags),
         |next| match flags {
             // Without flags it is the older function, but for what -1 means.
@@ -232,27 +176,7 @@ interpose! {
                 next()
             }
         };
-    fn preadv64v2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t,
-        early kernel!(SYS_preadv2, fd, list, count, offset, 0, flags),
-        |next| match flags {
-            // Without flags it is the older function, but for what -1 means.
-            0 => reads(fd, Memory::List(list, count), (offset != -1).then_some(offset), next),
-            _ => {
-                refresh(fd);
-                next()
-            }
-        };
-    fn pwritev2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t,
-        early kernel!(SYS_pwritev2, fd, list, count, offset, 0, flags),
-        |next| match flags {
-            // Without flags it is the older function, but for what -1 means.
-            0 => writes(fd, Memory::List(list, count), (offset != -1).then_some(offset), next),
-            _ => {
-                refresh(fd);
-                next()
-            }
-        };
-    fn pwritev64v2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t,
+    fn pwritev2 | pwritev64v2(fd: c_int, list: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t,
         early kernel!(SYS_pwritev2, fd, list, count, offset, 0, flags),
         |next| match flags {
             // Without flags it is the older function, but for what -1 means.
@@ -263,10 +187,7 @@ interpose! {
             }
         };
 
-    fn close(fd: c_int) -> c_int,
-        early kernel!(SYS_close, fd),
-        |next| ends(fd, next);
-    fn __close(fd: c_int) -> c_int,
+    fn close | __close(fd: c_int) -> c_int,
         early kernel!(SYS_close, fd),
         |next| ends(fd, next);
     fn fsync(fd: c_int) -> c_int,
@@ -281,10 +202,7 @@ interpose! {
             0 => alone::sync(fd).unwrap_or_else(next),
             errno => refused(errno),
         };
-    fn lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t,
-        early kernel!(SYS_lseek, fd, offset, whence),
-        |next| sought(fd, offset, whence, next);
-    fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t,
+    fn lseek | lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t,
         early kernel!(SYS_lseek, fd, offset, whence),
         |next| sought(fd, offset, whence, next);
     fn dup(fd: c_int) -> c_int,
@@ -308,13 +226,7 @@ interpose! {
                 false => duplicated(old, next()),
             }
         };
-    fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int,
-        early kernel!(SYS_fcntl, fd, command, argument),
-        |next| {
-            buffer::settle();
-            controlled(fd, command, alone::control(fd, command, next))
-        };
-    fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int,
+    fn fcntl | fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int,
         early kernel!(SYS_fcntl, fd, command, argument),
         |next| {
             buffer::settle();
@@ -326,16 +238,7 @@ interpose! {
             buffer::settle();
             locked(alone::refuse(fd, libc::ENOLCK, next))
         };
-    fn lockf(fd: c_int, command: c_int, length: off_t) -> c_int,
-        early {
-            process::set_errno(libc::ENOLCK);
-            -1
-        },
-        |next| {
-            buffer::settle();
-            locked(alone::refuse(fd, libc::ENOLCK, next))
-        };
-    fn lockf64(fd: c_int, command: c_int, length: off_t) -> c_int,
+    fn lockf | lockf64(fd: c_int, command: c_int, length: off_t) -> c_int,
         early {
             process::set_errno(libc::ENOLCK);
             -1
@@ -351,16 +254,7 @@ interpose! {
             }
             next()
         };
-    fn freopen(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE,
-        |next| {
-            alone::streams::reopen(path, stream, || {
-                stream_ends(stream);
-                let reopened = next();
-                stream_ends(reopened);
-                reopened
-            })
-        };
-    fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE,
+    fn freopen | freopen64(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE,
         |next| {
             alone::streams::reopen(path, stream, || {
                 stream_ends(stream);
@@ -370,19 +264,10 @@ interpose! {
             })
         };
 
-    fn mmap(address: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void,
+    fn mmap | mmap64(address: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void,
         early kernel!(SYS_mmap, address, length, protection, flags, fd, offset),
         |next| mapped((address, length), protection, flags, (fd, offset), next);
-    fn mmap64(address: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void,
-        early kernel!(SYS_mmap, address, length, protection, flags, fd, offset),
-        |next| mapped((address, length), protection, flags, (fd, offset), next);
-    fn sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t,
-        early kernel!(SYS_sendfile, to, from, offset, count),
-        |next| {
-            refresh(from);
-            alone::refuse(from, libc::EINVAL, || alone::refuse(to, libc::EINVAL, next))
-        };
-    fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t,
+    fn sendfile | sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t,
         early kernel!(SYS_sendfile, to, from, offset, count),
         |next| {
             refresh(from);
@@ -410,14 +295,7 @@ interpose! {
             fork::spawns();
             next()
         };
-    fn posix_spawn(pid: *mut pid_t, path: *const c_char,
-        actions: *const libc::posix_spawn_file_actions_t, attributes: *const libc::posix_spawnattr_t,
-        arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int,
-        |next| {
-            fork::spawns();
-            next()
-        };
-    fn posix_spawnp(pid: *mut pid_t, path: *const c_char,
+    fn posix_spawn | posix_spawnp(pid: *mut pid_t, path: *const c_char,
         actions: *const libc::posix_spawn_file_actions_t, attributes: *const libc::posix_spawnattr_t,
         arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int,
         |next| {

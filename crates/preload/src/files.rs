@@ -434,10 +434,7 @@ fn ask_length(fd: c_int) {
 
 /// Whether there is a limit on the sizes of files.
 fn sizes_are_limited() -> bool {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is there to be written.
-    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
-    limit.rlim_cur != libc::RLIM_INFINITY
+    process::limit(libc::RLIMIT_FSIZE) != libc::RLIM_INFINITY
 }
 
 /// Asks the mount for a loan; gives the error number where there is none.

@@ -83,7 +83,8 @@ pub(crate) fn adopted_by_stranger() {
     }
 }
 
-/// Before a program is started without our seeing the child: descriptors are shared from now on, and nothing is buffered any more.
+/// Before a program is started without our seeing the child: descriptors are shared from now on, and
+/// nothing is buffered any more.
 pub(crate) fn spawns() {
     if process::attends() {
         let _inside = Inside::enter();

@@ -151,3 +151,11 @@ pub(crate) fn set_errno(value: libc::c_int) {
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = value };
 }
+
+/// What this process is held to of a resource.
+pub(crate) fn limit(resource: libc::__rlimit_resource_t) -> libc::rlim_t {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is there to be written.
+    unsafe { libc::getrlimit(resource, &raw mut limit) };
+    limit.rlim_cur
+}

@@ -7,59 +7,78 @@
 use libc::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// A thread that is cancelled while it waits in a real function unwinds its stack through ours: they
-/// let it (`C-unwind`), and have nothing to drop at that moment.
-///
-/// Defines functions that stand in front of others of the same name: their arguments and result;
-/// what is done before the real one is known (none: it is looked up then, because no allocator calls
-/// that while it starts); and the body, in which the named closure calls the
-/// real one with the same arguments.
+/// Defines functions that stand in front of others of the same name: their names (those that do the
+/// same have one entry), arguments and result; what is done before the real one is known (none: it is
+/// looked up then, because no allocator calls that while it starts); and the body, in which the named
+/// closure calls the real one with the same arguments.
 macro_rules! interpose {
-    ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) -> $result:ty, $(early $early:expr,)?
+    ($(fn $($name:ident)|+ ($($arguments:tt)*) -> $result:ty, $(early $early:expr,)?
         |$next:ident| $body:expr;)*) => {
         #[allow(non_upper_case_globals)]
         mod found {
             use std::sync::atomic::AtomicPtr;
-            $(pub(super) static $name: AtomicPtr<libc::c_void> =
-                AtomicPtr::new(std::ptr::null_mut());)*
+            $($(pub(super) static $name: AtomicPtr<libc::c_void> =
+                AtomicPtr::new(std::ptr::null_mut());)+)*
         }
 
         /// Looks up what stands behind us.
         pub(crate) fn find() {
-            $(
+            $($(
                 $crate::real::look_up(&found::$name, concat!(stringify!($name), "\0"));
-            )*
+            )+)*
         }
 
-        $(
-            /// # Safety
-            /// As the function of this name behind it.
-            #[unsafe(no_mangle)]
-            pub(crate) unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
-                let $next = || {
-                    let function = found::$name.load(std::sync::atomic::Ordering::Acquire);
-                    $(if function.is_null() {
-                        return $early;
-                    })?
-                    let function = match function.is_null() {
-                        true => $crate::real::look_up(
-                            &found::$name, concat!(stringify!($name), "\0")),
-                        false => function,
-                    };
-                    // Integers and pointers behind the named arguments of `open` and `fcntl` go
-                    // where these go, on all machines that we build for.
-                    type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
-                    // SAFETY: the symbol of this name has this type.
-                    let function = unsafe { std::mem::transmute::<*mut libc::c_void, Function>(function) };
-                    // SAFETY: the caller's promises are those of the function.
-                    unsafe { function($($argument),*) }
-                };
-                $body
-            }
-        )*
+        $($crate::real::each! {
+            [$($name)+] ($($arguments)*) -> $result, [$($early)?], |$next| $body
+        })*
     };
 }
 pub(crate) use interpose;
+
+/// One function of [`interpose`] for each of the names.
+macro_rules! each {
+    ([] $($rest:tt)*) => {};
+    ([$name:ident $($names:ident)*] $($rest:tt)*) => {
+        $crate::real::function! { $name $($rest)* }
+        $crate::real::each! { [$($names)*] $($rest)* }
+    };
+}
+pub(crate) use each;
+
+/// One function of [`interpose`].
+///
+/// A thread that is cancelled while it waits in a real function unwinds its stack through ours: they
+/// let it (`C-unwind`), and have nothing to drop at that moment.
+macro_rules! function {
+    ($name:ident ($($argument:ident: $type:ty),* $(,)?) -> $result:ty, [$($early:expr)?],
+        |$next:ident| $body:expr) => {
+        /// # Safety
+        /// As the function of this name behind it.
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C-unwind" fn $name($($argument: $type),*) -> $result {
+            let $next = || {
+                let function = found::$name.load(std::sync::atomic::Ordering::Acquire);
+                $(if function.is_null() {
+                    return $early;
+                })?
+                let function = match function.is_null() {
+                    true => $crate::real::look_up(
+                        &found::$name, concat!(stringify!($name), "\0")),
+                    false => function,
+                };
+                // Integers and pointers behind the named arguments of `open` and `fcntl` go where
+                // these go, on all machines that we build for.
+                type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
+                // SAFETY: the symbol of this name has this type.
+                let function = unsafe { std::mem::transmute::<*mut libc::c_void, Function>(function) };
+                // SAFETY: the caller's promises are those of the function.
+                unsafe { function($($argument),*) }
+            };
+            $body
+        }
+    };
+}
+pub(crate) use function;
 
 /// The function of this name (ended by a NUL) behind us, which is looked up once.
 pub(crate) fn look_up(found: &AtomicPtr<c_void>, name: &str) -> *mut c_void {

@@ -237,37 +237,21 @@ const HERE: c_int = libc::AT_FDCWD;
 const ITSELF: c_int = libc::AT_SYMLINK_NOFOLLOW;
 
 interpose! {
-    fn stat(path: *const c_char, out: *mut libc::stat) -> c_int,
+    fn stat | stat64(path: *const c_char, out: *mut libc::stat) -> c_int,
         |next| looked(HERE, path, out, 0, next);
-    fn stat64(path: *const c_char, out: *mut libc::stat) -> c_int,
-        |next| looked(HERE, path, out, 0, next);
-    fn lstat(path: *const c_char, out: *mut libc::stat) -> c_int,
+    fn lstat | lstat64(path: *const c_char, out: *mut libc::stat) -> c_int,
         |next| looked(HERE, path, out, ITSELF, next);
-    fn lstat64(path: *const c_char, out: *mut libc::stat) -> c_int,
-        |next| looked(HERE, path, out, ITSELF, next);
-    fn fstat(fd: c_int, out: *mut libc::stat) -> c_int,
+    fn fstat | fstat64(fd: c_int, out: *mut libc::stat) -> c_int,
         |next| looked_at_held(fd, out, next);
-    fn fstat64(fd: c_int, out: *mut libc::stat) -> c_int,
-        |next| looked_at_held(fd, out, next);
-    fn fstatat(at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int,
+    fn fstatat | fstatat64(at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int,
         |next| looked(at, path, out, flags, next);
-    fn fstatat64(at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int,
-        |next| looked(at, path, out, flags, next);
-    fn __xstat(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int,
+    fn __xstat | __xstat64(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int,
         |next| looked(HERE, path, out, 0, next);
-    fn __xstat64(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int,
-        |next| looked(HERE, path, out, 0, next);
-    fn __lxstat(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int,
+    fn __lxstat | __lxstat64(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int,
         |next| looked(HERE, path, out, ITSELF, next);
-    fn __lxstat64(version: c_int, path: *const c_char, out: *mut libc::stat) -> c_int,
-        |next| looked(HERE, path, out, ITSELF, next);
-    fn __fxstat(version: c_int, fd: c_int, out: *mut libc::stat) -> c_int,
+    fn __fxstat | __fxstat64(version: c_int, fd: c_int, out: *mut libc::stat) -> c_int,
         |next| looked_at_held(fd, out, next);
-    fn __fxstat64(version: c_int, fd: c_int, out: *mut libc::stat) -> c_int,
-        |next| looked_at_held(fd, out, next);
-    fn __fxstatat(version: c_int, at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int,
-        |next| looked(at, path, out, flags, next);
-    fn __fxstatat64(version: c_int, at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int,
+    fn __fxstatat | __fxstatat64(version: c_int, at: c_int, path: *const c_char, out: *mut libc::stat, flags: c_int) -> c_int,
         |next| looked(at, path, out, flags, next);
     fn statx(at: c_int, path: *const c_char, flags: c_int, mask: c_uint, out: *mut libc::statx) -> c_int,
         |next| inode(at, path, flags, next, |_, found| {
@@ -276,11 +260,7 @@ interpose! {
             Ok(0)
         });
 
-    fn access(path: *const c_char, mode: c_int) -> c_int,
-        |next| accessible(HERE, path, mode, 0, next);
-    fn euidaccess(path: *const c_char, mode: c_int) -> c_int,
-        |next| accessible(HERE, path, mode, 0, next);
-    fn eaccess(path: *const c_char, mode: c_int) -> c_int,
+    fn access | euidaccess | eaccess(path: *const c_char, mode: c_int) -> c_int,
         |next| accessible(HERE, path, mode, 0, next);
     fn faccessat(at: c_int, path: *const c_char, mode: c_int, flags: c_int) -> c_int,
         |next| accessible(at, path, mode, flags, next);
@@ -328,12 +308,8 @@ interpose! {
             change(engine, found.ino, times(pair.as_ptr())?)
         });
 
-    fn truncate(path: *const c_char, size: off_t) -> c_int,
+    fn truncate | truncate64(path: *const c_char, size: off_t) -> c_int,
         |next| inode(HERE, path, 0, next, |engine, found| cut(engine, found.ino, size));
-    fn truncate64(path: *const c_char, size: off_t) -> c_int,
-        |next| inode(HERE, path, 0, next, |engine, found| cut(engine, found.ino, size));
-    fn ftruncate(fd: c_int, size: off_t) -> c_int,
-        |next| cut_held(fd, size, next);
-    fn ftruncate64(fd: c_int, size: off_t) -> c_int,
+    fn ftruncate | ftruncate64(fd: c_int, size: off_t) -> c_int,
         |next| cut_held(fd, size, next);
 }

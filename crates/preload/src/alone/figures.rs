@@ -101,42 +101,22 @@ fn by_descriptor(
 }
 
 interpose! {
-    fn statfs(path: *const c_char, out: *mut libc::statfs) -> c_int,
+    fn statfs | statfs64(path: *const c_char, out: *mut libc::statfs) -> c_int,
         |next| by_path(path, next, |engine| {
             // SAFETY: the program gives the room.
             unsafe { tell(engine, out) }
         });
-    fn statfs64(path: *const c_char, out: *mut libc::statfs) -> c_int,
-        |next| by_path(path, next, |engine| {
-            // SAFETY: the program gives the room.
-            unsafe { tell(engine, out) }
-        });
-    fn fstatfs(fd: c_int, out: *mut libc::statfs) -> c_int,
+    fn fstatfs | fstatfs64(fd: c_int, out: *mut libc::statfs) -> c_int,
         |next| by_descriptor(fd, next, |engine| {
             // SAFETY: the program gives the room.
             unsafe { tell(engine, out) }
         });
-    fn fstatfs64(fd: c_int, out: *mut libc::statfs) -> c_int,
-        |next| by_descriptor(fd, next, |engine| {
-            // SAFETY: the program gives the room.
-            unsafe { tell(engine, out) }
-        });
-    fn statvfs(path: *const c_char, out: *mut libc::statvfs) -> c_int,
+    fn statvfs | statvfs64(path: *const c_char, out: *mut libc::statvfs) -> c_int,
         |next| by_path(path, next, |engine| {
             // SAFETY: the program gives the room.
             unsafe { tell_portably(engine, out) }
         });
-    fn statvfs64(path: *const c_char, out: *mut libc::statvfs) -> c_int,
-        |next| by_path(path, next, |engine| {
-            // SAFETY: the program gives the room.
-            unsafe { tell_portably(engine, out) }
-        });
-    fn fstatvfs(fd: c_int, out: *mut libc::statvfs) -> c_int,
-        |next| by_descriptor(fd, next, |engine| {
-            // SAFETY: the program gives the room.
-            unsafe { tell_portably(engine, out) }
-        });
-    fn fstatvfs64(fd: c_int, out: *mut libc::statvfs) -> c_int,
+    fn fstatvfs | fstatvfs64(fd: c_int, out: *mut libc::statvfs) -> c_int,
         |next| by_descriptor(fd, next, |engine| {
             // SAFETY: the program gives the room.
             unsafe { tell_portably(engine, out) }

@@ -36,55 +36,35 @@ interpose! {
         |next| path(HERE, name, libc::ENOSYS, next);
     fn mkfifoat(at: c_int, name: *const c_char, mode: mode_t) -> c_int,
         |next| path(at, name, libc::ENOSYS, next);
-    fn scandir(name: *const c_char, list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int,
+    fn scandir | scandir64(name: *const c_char, list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int,
         |next| path(HERE, name, libc::ENOSYS, next);
-    fn scandir64(name: *const c_char, list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int,
+    fn ftw | ftw64(name: *const c_char, each: *mut c_void, descriptors: c_int) -> c_int,
         |next| path(HERE, name, libc::ENOSYS, next);
-    fn ftw(name: *const c_char, each: *mut c_void, descriptors: c_int) -> c_int,
+    fn nftw | nftw64(name: *const c_char, each: *mut c_void, descriptors: c_int, flags: c_int) -> c_int,
         |next| path(HERE, name, libc::ENOSYS, next);
-    fn ftw64(name: *const c_char, each: *mut c_void, descriptors: c_int) -> c_int,
-        |next| path(HERE, name, libc::ENOSYS, next);
-    fn nftw(name: *const c_char, each: *mut c_void, descriptors: c_int, flags: c_int) -> c_int,
-        |next| path(HERE, name, libc::ENOSYS, next);
-    fn nftw64(name: *const c_char, each: *mut c_void, descriptors: c_int, flags: c_int) -> c_int,
-        |next| path(HERE, name, libc::ENOSYS, next);
-    fn glob(pattern: *const c_char, flags: c_int, failed: *mut c_void, found: *mut c_void) -> c_int,
-        |next| if named(HERE, pattern).is_some() { libc::GLOB_ABORTED } else { next() };
-    fn glob64(pattern: *const c_char, flags: c_int, failed: *mut c_void, found: *mut c_void) -> c_int,
+    fn glob | glob64(pattern: *const c_char, flags: c_int, failed: *mut c_void, found: *mut c_void) -> c_int,
         |next| if named(HERE, pattern).is_some() { libc::GLOB_ABORTED } else { next() };
 
-    fn getxattr(name: *const c_char, key: *const c_char, value: *mut c_void, room: size_t) -> ssize_t,
-        |next| path(HERE, name, NONE, next);
-    fn lgetxattr(name: *const c_char, key: *const c_char, value: *mut c_void, room: size_t) -> ssize_t,
+    fn getxattr | lgetxattr(name: *const c_char, key: *const c_char, value: *mut c_void, room: size_t) -> ssize_t,
         |next| path(HERE, name, NONE, next);
     fn fgetxattr(fd: c_int, key: *const c_char, value: *mut c_void, room: size_t) -> ssize_t,
         |next| descriptor(fd, NONE, next);
-    fn listxattr(name: *const c_char, list: *mut c_char, room: size_t) -> ssize_t,
-        |next| path(HERE, name, NONE, next);
-    fn llistxattr(name: *const c_char, list: *mut c_char, room: size_t) -> ssize_t,
+    fn listxattr | llistxattr(name: *const c_char, list: *mut c_char, room: size_t) -> ssize_t,
         |next| path(HERE, name, NONE, next);
     fn flistxattr(fd: c_int, list: *mut c_char, room: size_t) -> ssize_t,
         |next| descriptor(fd, NONE, next);
-    fn setxattr(name: *const c_char, key: *const c_char, value: *const c_void, length: size_t, flags: c_int) -> c_int,
-        |next| path(HERE, name, NONE, next);
-    fn lsetxattr(name: *const c_char, key: *const c_char, value: *const c_void, length: size_t, flags: c_int) -> c_int,
+    fn setxattr | lsetxattr(name: *const c_char, key: *const c_char, value: *const c_void, length: size_t, flags: c_int) -> c_int,
         |next| path(HERE, name, NONE, next);
     fn fsetxattr(fd: c_int, key: *const c_char, value: *const c_void, length: size_t, flags: c_int) -> c_int,
         |next| descriptor(fd, NONE, next);
-    fn removexattr(name: *const c_char, key: *const c_char) -> c_int,
-        |next| path(HERE, name, NONE, next);
-    fn lremovexattr(name: *const c_char, key: *const c_char) -> c_int,
+    fn removexattr | lremovexattr(name: *const c_char, key: *const c_char) -> c_int,
         |next| path(HERE, name, NONE, next);
     fn fremovexattr(fd: c_int, key: *const c_char) -> c_int,
         |next| descriptor(fd, NONE, next);
 
-    fn fallocate(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int,
+    fn fallocate | fallocate64(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int,
         |next| descriptor(fd, NONE, next);
-    fn fallocate64(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int,
-        |next| descriptor(fd, NONE, next);
-    fn posix_fallocate(fd: c_int, offset: off_t, length: off_t) -> c_int,
-        |next| number(fd, NONE, next);
-    fn posix_fallocate64(fd: c_int, offset: off_t, length: off_t) -> c_int,
+    fn posix_fallocate | posix_fallocate64(fd: c_int, offset: off_t, length: off_t) -> c_int,
         |next| number(fd, NONE, next);
     fn sync_file_range(fd: c_int, offset: off_t, length: off_t, flags: c_uint) -> c_int,
         |next| descriptor(fd, libc::ENOSYS, next);

@@ -257,17 +257,13 @@ pub(crate) fn reopen(
 }
 
 interpose! {
-    fn fopen(path: *const c_char, mode: *const c_char) -> *mut FILE,
-        |next| opened(path, mode, next);
-    fn fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE,
+    fn fopen | fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE,
         |next| opened(path, mode, next);
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE,
         |next| {
             buffer::settle();
             if handle(fd).is_some() { stream(fd, mode) } else { next() }
         };
-    fn fileno(file: *mut FILE) -> c_int,
-        |next| descriptor(file).unwrap_or_else(next);
-    fn fileno_unlocked(file: *mut FILE) -> c_int,
+    fn fileno | fileno_unlocked(file: *mut FILE) -> c_int,
         |next| descriptor(file).unwrap_or_else(next);
 }

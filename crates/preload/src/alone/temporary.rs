@@ -52,21 +52,13 @@ fn file(template: *mut c_char, suffix: c_int, flags: c_int, next: impl FnOnce() 
 }
 
 interpose! {
-    fn mkstemp(template: *mut c_char) -> c_int,
+    fn mkstemp | mkstemp64(template: *mut c_char) -> c_int,
         |next| file(template, 0, 0, next);
-    fn mkstemp64(template: *mut c_char) -> c_int,
-        |next| file(template, 0, 0, next);
-    fn mkostemp(template: *mut c_char, flags: c_int) -> c_int,
+    fn mkostemp | mkostemp64(template: *mut c_char, flags: c_int) -> c_int,
         |next| file(template, 0, flags, next);
-    fn mkostemp64(template: *mut c_char, flags: c_int) -> c_int,
-        |next| file(template, 0, flags, next);
-    fn mkstemps(template: *mut c_char, suffix: c_int) -> c_int,
+    fn mkstemps | mkstemps64(template: *mut c_char, suffix: c_int) -> c_int,
         |next| file(template, suffix, 0, next);
-    fn mkstemps64(template: *mut c_char, suffix: c_int) -> c_int,
-        |next| file(template, suffix, 0, next);
-    fn mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int,
-        |next| file(template, suffix, flags, next);
-    fn mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int,
+    fn mkostemps | mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int,
         |next| file(template, suffix, flags, next);
     fn mkdtemp(template: *mut c_char) -> *mut c_char,
         |next| {
