@@ -53,6 +53,21 @@ pub struct Credentials {
     pub groups: Vec<u32>,
 }
 
+impl Credentials {
+    /// The permission triple of `mode` that is meant for them: the owner's, the group's or that of
+    /// others, whichever fits first.
+    pub fn triple(&self, mode: u32, uid: u32, gid: u32) -> u32 {
+        let class = if self.uid == uid {
+            6
+        } else if self.gid == gid || self.groups.contains(&gid) {
+            3
+        } else {
+            0
+        };
+        mode >> class & 0o7
+    }
+}
+
 /// What an inode is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum FileKind {
@@ -132,6 +147,18 @@ pub struct Attributes {
     pub data_epoch: u32,
 }
 
+impl Attributes {
+    /// Whether they may do all that `wanted` says, as access(2) puts it (4: read, 2: write, 1:
+    /// execute a file, or walk a directory).
+    pub fn allow(&self, who: &Credentials, wanted: u32) -> bool {
+        if who.uid == 0 {
+            let executable = self.kind == FileKind::Directory || self.mode & 0o111 != 0;
+            return wanted & 1 == 0 || executable;
+        }
+        who.triple(self.mode, self.uid, self.gid) & wanted == wanted
+    }
+}
+
 /// One name in a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -141,4 +168,45 @@ pub struct Entry {
     pub ino: Ino,
     /// What that is.
     pub kind: FileKind,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXECUTE: u32 = 1;
+    const READ: u32 = 4;
+    const WRITE: u32 = 2;
+
+    fn file(mode: u32) -> Attributes {
+        Attributes {
+            ino: Ino(9),
+            kind: FileKind::Regular,
+            mode,
+            uid: 10,
+            gid: 20,
+            nlink: 1,
+            size: 0,
+            allocated: 0,
+            rdev: 0,
+            atime: WallTime(0),
+            mtime: WallTime(0),
+            ctime: WallTime(0),
+            data_epoch: 0,
+        }
+    }
+
+    #[test]
+    fn the_first_class_that_fits_decides() {
+        let who = |uid, gid, groups: &[u32]| Credentials { uid, gid, groups: groups.to_vec() };
+        // The owner has less than others here, and that is what counts.
+        assert!(!file(0o077).allow(&who(10, 20, &[]), READ));
+        assert!(file(0o640).allow(&who(11, 20, &[]), READ));
+        assert!(file(0o640).allow(&who(11, 1, &[3, 20]), READ));
+        assert!(!file(0o640).allow(&who(11, 1, &[3]), READ));
+        assert!(!file(0o640).allow(&who(10, 20, &[]), READ | EXECUTE));
+        assert!(file(0o000).allow(&who(0, 0, &[]), READ | WRITE));
+        assert!(!file(0o666).allow(&who(0, 0, &[]), EXECUTE));
+        assert!(file(0o001).allow(&who(0, 0, &[]), EXECUTE));
+    }
 }

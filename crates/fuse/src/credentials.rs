@@ -1,9 +1,9 @@
-//! For whom a request is made, and whether he may.
+//! For whom a request is made.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
-use weir_core::types::{Attributes, Credentials, FileKind};
+use weir_core::types::Credentials;
 
 /// Processes whose groups are remembered; when there are more, all are forgotten.
 const PROCESSES_MAX: usize = 1024;
@@ -59,62 +59,9 @@ fn parse(status: &str) -> Vec<u32> {
     line.into_iter().flat_map(str::split_whitespace).filter_map(|word| word.parse().ok()).collect()
 }
 
-/// Whether `who` may do all that `wanted` says (4: read, 2: write, 1: execute).
-pub(crate) fn allows(attributes: &Attributes, who: &Credentials, wanted: u32) -> bool {
-    let mode = attributes.mode;
-    if who.uid == 0 {
-        let executable = attributes.kind == FileKind::Directory || mode & 0o111 != 0;
-        return wanted & EXECUTE == 0 || executable;
-    }
-    let shift = if who.uid == attributes.uid {
-        6
-    } else if who.gid == attributes.gid || who.groups.contains(&attributes.gid) {
-        3
-    } else {
-        0
-    };
-    (mode >> shift) & wanted == wanted
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::types::{Ino, WallTime};
-
-    const READ: u32 = 4;
-    const WRITE: u32 = 2;
-
-    fn file(mode: u32) -> Attributes {
-        Attributes {
-            ino: Ino(9),
-            kind: FileKind::Regular,
-            mode,
-            uid: 10,
-            gid: 20,
-            nlink: 1,
-            size: 0,
-            allocated: 0,
-            rdev: 0,
-            atime: WallTime(0),
-            mtime: WallTime(0),
-            ctime: WallTime(0),
-            data_epoch: 0,
-        }
-    }
-
-    #[test]
-    fn the_first_class_that_fits_decides() {
-        let who = |uid, gid, groups: &[u32]| Credentials { uid, gid, groups: groups.to_vec() };
-        // The owner has less than others here, and that is what counts.
-        assert!(!allows(&file(0o077), &who(10, 20, &[]), READ));
-        assert!(allows(&file(0o640), &who(11, 20, &[]), READ));
-        assert!(allows(&file(0o640), &who(11, 1, &[3, 20]), READ));
-        assert!(!allows(&file(0o640), &who(11, 1, &[3]), READ));
-        assert!(!allows(&file(0o640), &who(10, 20, &[]), READ | EXECUTE));
-        assert!(allows(&file(0o000), &who(0, 0, &[]), READ | WRITE));
-        assert!(!allows(&file(0o666), &who(0, 0, &[]), EXECUTE));
-        assert!(allows(&file(0o001), &who(0, 0, &[]), EXECUTE));
-    }
 
     #[test]
     fn groups_are_read_from_the_status_of_a_process() {

@@ -1,7 +1,6 @@
 //! The kernel's requests, each carried out by the client.
 
 use crate::attributes::{file_type, set_time, to_kernel};
-use crate::credentials::allows;
 use crate::directory::Directory;
 use crate::locks::to_lock;
 use crate::shared::{Open, Shared, errno, without_privileges};
@@ -641,7 +640,7 @@ impl Filesystem for WeirFilesystem {
         let access = async {
             let attributes = self.0.fs().attributes(&who, Ino(ino.0)).await?;
             // The bits of access(2) are those of a permission triple.
-            match allows(&attributes, &who, mask.bits() as u32) {
+            match attributes.allow(&who, mask.bits() as u32) {
                 true => Ok(()),
                 false => Err(Error::new(Code::AccessDenied).on("access", format!("inode {ino}"))),
             }

@@ -2,7 +2,7 @@
 
 use crate::attributes::to_kernel;
 use crate::cache::Cached;
-use crate::credentials::{self, Groups, allows};
+use crate::credentials::{self, Groups};
 use crate::directory::Directory;
 use crate::handles::Handles;
 use crate::ioctl::Lender;
@@ -244,7 +244,7 @@ impl Shared {
         if flags & FMODE_EXEC != 0 && access == libc::O_RDONLY {
             // To execute a program one need not be allowed to read it.
             let attributes = self.fs().attributes(who, ino).await?;
-            if !allows(&attributes, who, credentials::EXECUTE) {
+            if !attributes.allow(who, credentials::EXECUTE) {
                 return Err(
                     Error::new(Code::AccessDenied).on("execute", format!("inode {}", ino.0))
                 );

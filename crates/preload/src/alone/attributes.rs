@@ -138,21 +138,9 @@ fn looked_at_held(fd: c_int, out: *mut libc::stat, next: impl FnOnce() -> c_int)
 }
 
 fn permitted(found: &Attributes, mode: c_int) -> Result<c_int> {
-    let who = who();
-    let given = match (who.uid, found.uid == who.uid, found.gid == who.gid) {
-        (0, ..)
-            if found.mode & 0o111 != 0 || found.kind == weir_core::types::FileKind::Directory =>
-        {
-            7
-        }
-        (0, ..) => 6,
-        (_, true, _) => found.mode >> 6,
-        (_, _, true) => found.mode >> 3,
-        _ => found.mode,
-    };
-    match mode as u32 & 7 & !given {
-        0 => Ok(0),
-        _ => Err(Error::new(Code::AccessDenied)),
+    match found.allow(&who(), mode as u32 & 7) {
+        true => Ok(0),
+        false => Err(Error::new(Code::AccessDenied)),
     }
 }
 

@@ -26,12 +26,7 @@ pub(super) fn owns(inode: &Inode, who: &Credentials) -> bool {
 
 /// Whether the permission bits allow `want` (bits of [`READ`], [`WRITE`], [`SEARCH`]).
 pub(super) fn allows(inode: &Inode, who: &Credentials, want: u32) -> bool {
-    let class = match () {
-        () if who.uid == inode.uid => 6,
-        () if in_group(who, inode.gid) => 3,
-        () => 0,
-    };
-    who.uid == 0 || inode.mode >> class & want == want
+    who.uid == 0 || who.triple(inode.mode, inode.uid, inode.gid) & want == want
 }
 
 pub(super) fn demand(inode: &Inode, ino: Ino, who: &Credentials, want: u32) -> Result<()> {
