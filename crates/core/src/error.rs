@@ -109,6 +109,8 @@ codes! {
     NoLocks = 37, 37, "too many locks";
     /// EDEADLK.
     Deadlock = 38, 35, "waiting for this lock would never end";
+    /// EIO: a target's disk failed, or gave other bytes than were written to it.
+    Disk = 39, 5, "disk error";
 }
 
 /// A failure with its story. Its text reads `operation object: cause; consequence`.

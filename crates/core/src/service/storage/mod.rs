@@ -15,6 +15,7 @@
 
 mod arena;
 mod chunk;
+pub mod disk;
 mod memory;
 mod read;
 #[cfg(test)]
