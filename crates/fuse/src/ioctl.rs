@@ -1,7 +1,7 @@
 //! Lends open files to the programs that have them open (see [`weir_client::lending`]).
 
+use crate::reply::Errno;
 use crate::shared::{Open, Shared};
-use fuser::{Errno, FileHandle};
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -54,10 +54,10 @@ impl Lender {
 
 impl Shared {
     /// An answer to [`weir_client::lending::LEND`].
-    pub(crate) fn lend(&self, handle: FileHandle) -> Result<Vec<u8>, Errno> {
+    pub(crate) fn lend(&self, handle: u64) -> Result<Vec<u8>, Errno> {
         // Where the kernel caches it is faster than anyone beside it, and knows best.
         let lender = self.lender.as_ref().filter(|_| !self.caching).ok_or(Errno::ENOTTY)?;
-        let open = self.files.find(handle.0).ok_or(Errno::EBADF)?;
+        let open = self.files.find(handle).ok_or(Errno::EBADF)?;
         // The first write has an end of privileges as its consequence, which is ours to see to.
         if open.privileged.load(Ordering::Relaxed) && open.file.mode().write {
             return Err(Errno::EOPNOTSUPP);

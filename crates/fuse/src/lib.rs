@@ -6,20 +6,25 @@
 #![warn(missing_docs)]
 
 mod attributes;
+mod buffer;
 mod cache;
 mod credentials;
+mod device;
 mod directory;
 mod filesystem;
 mod handles;
 mod ioctl;
+mod kernel;
 mod locks;
+mod mounting;
 mod names;
 mod pins;
+mod reply;
 mod session;
 mod shared;
-mod signals;
 mod statistics;
 mod tuning;
+mod workers;
 
 pub use session::{MountOptions, Session, mount, serve};
 pub use statistics::{FileStatistics, OperationStatistics, PATHS_MAX, Statistics};

@@ -5,17 +5,17 @@
 //! then), all others with the last descriptor of the opening that they were made through.
 //!
 //! A program that waits for a lock occupies none of the mount's threads: its reply is kept here, and
-//! one thread, [`attend`], waits for the news of all of them, watches for signals that end a wait, and
-//! makes good what could not be told to the pool because it did not answer.
+//! one thread, [`attend`], waits for the news of all of them, ends those that a signal
+//! has come for, and makes good what could not be told to the pool because it did not answer.
 
+use crate::kernel::LockWish;
+use crate::reply::{Errno, Reply};
 use crate::shared::{Open, Shared, errno};
-use crate::signals::Watch;
 use crate::statistics::Operation;
-use fuser::{Errno, INodeNo, ReplyEmpty, ReplyLock, Request};
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,8 +28,9 @@ use weir_core::wire::meta::{LOCK_END_MAX, Lock, LockEnded, LockKind};
 
 /// How often [`attend`] looks around while somebody waits: milliseconds.
 const TICK_MS: u64 = 50;
-/// How rarely the signals of those are looked at who have waited for long.
-const LOOK_MAX: Duration = Duration::from_millis(250);
+/// Interrupts that are remembered for requests that are not known yet. Most are of requests that end
+/// by themselves; the kernel sends one only after the request itself, so that the newest suffice.
+const EARLY_MAX: usize = 256;
 /// Pause before the pool is told again what it did not take.
 const DEBT_PAUSE: Duration = Duration::from_secs(1);
 /// What the pool is still to be told. Beyond that its own lease has to clean up after this mount.
@@ -64,11 +65,10 @@ impl Held {
 
 /// A program that waits.
 struct Waiting {
-    reply: ReplyEmpty,
+    reply: Reply,
     lock: Lock,
-    since: Instant,
-    look: Instant,
-    signals: Watch,
+    /// A signal waits for him: the kernel said so.
+    interrupted: bool,
     /// The pool knows of it.
     queued: bool,
     /// It is being given up, because of a signal.
@@ -92,6 +92,8 @@ struct State {
     held: HashMap<Holder, Held>,
     waits: BTreeMap<u64, Waiting>,
     debts: Vec<Debt>,
+    /// Requests that were interrupted before they were known here, by number.
+    early: VecDeque<u64>,
     over: bool,
     thread: Option<JoinHandle<()>>,
 }
@@ -114,57 +116,16 @@ fn everything(ino: Ino, kind: LockKind, owner: u64) -> Lock {
     Lock { ino, kind, owner, pid: 0, start: 0, end: LOCK_END_MAX, exclusive: true }
 }
 
-/// Bytes of a request's header, and of a request for a lock after it (`fuse_lk_in`).
-const HEADER_BYTES: usize = 40;
-const LOCK_BYTES: usize = 48;
-const FUSE_SETLK: u32 = 32;
-const FUSE_SETLKW: u32 = 33;
-const FUSE_LK_FLOCK: u32 = 1;
-
-/// Of which kind the lock is that a SETLK asks for. fuser hands on all of the request, `asked` (the
-/// handle, owner, first and last byte), but not the flags, which alone tell flock from fcntl: they are
-/// read where they are, in the bytes behind the header. If those are not what is expected there, it
-/// is fcntl.
-fn kind_of(request: &Request, asked: [u64; 4]) -> LockKind {
-    const { assert!(size_of::<Request>() == HEADER_BYTES && align_of::<Request>() >= 8) }
-    let header = std::ptr::from_ref(request).cast::<u32>();
-    // SAFETY: a `Request` is the kernel's header and nothing else: length and opcode are its first
-    // two words.
-    let (length, opcode) = unsafe { (header.read(), header.add(1).read()) };
-    if length as usize != HEADER_BYTES + LOCK_BYTES || ![FUSE_SETLK, FUSE_SETLKW].contains(&opcode)
-    {
-        return LockKind::Range;
-    }
-    let body = std::ptr::with_exposed_provenance::<u64>(header.expose_provenance() + HEADER_BYTES);
-    // SAFETY: fuser refers to a request in the buffer that the kernel has filled, whose address
-    // read(2) has been given, at its beginning, aligned to 8 bytes; so many bytes came as the header
-    // says, or fuser would not have come here; the buffer is not changed until we return.
-    let words = unsafe { body.cast::<[u64; LOCK_BYTES / 8]>().read() };
-    let [a, b, c, d, ..] = words[5].to_ne_bytes();
-    let flags = u32::from_ne_bytes([a, b, c, d]);
-    match words.starts_with(&asked) && flags & FUSE_LK_FLOCK != 0 {
-        true => LockKind::Whole,
-        false => LockKind::Range,
-    }
-}
-
-/// The kernel's way to say a lock, in ours. `typ` is F_RDLCK, F_WRLCK or F_UNLCK.
-pub(crate) fn to_lock(
-    request: &Request,
-    ino: Ino,
-    (handle, owner): (u64, u64),
-    (first, last): (u64, u64),
-    typ: i32,
-    pid: u32,
-) -> Lock {
+/// The kernel's way to say a lock, in ours.
+pub(crate) fn to_lock(ino: Ino, wish: &LockWish) -> Lock {
     Lock {
         ino,
-        kind: kind_of(request, [handle, owner, first, last]),
-        owner,
-        pid,
-        start: first,
-        end: last.saturating_add(1).min(LOCK_END_MAX),
-        exclusive: typ == libc::F_WRLCK,
+        kind: if wish.whole { LockKind::Whole } else { LockKind::Range },
+        owner: wish.owner,
+        pid: wish.pid,
+        start: wish.first,
+        end: wish.last.saturating_add(1).min(LOCK_END_MAX),
+        exclusive: wish.typ == libc::F_WRLCK,
     }
 }
 
@@ -291,11 +252,10 @@ impl Shared {
     /// The kernel's F_SETLK and F_SETLKW, and flock(2).
     pub(crate) fn take_lock(
         self: &Arc<Self>,
-        request: &Request,
         (handle, open): (u64, &Open),
         lock: Lock,
         wait: bool,
-        reply: ReplyEmpty,
+        reply: Reply,
     ) {
         if let Err(error) = self.locks.ask(open, handle, &lock) {
             return reply.error(errno(&error));
@@ -323,10 +283,10 @@ impl Shared {
             let mut state = self.locks.lock();
             state.ticket_last += 1;
             let ticket = state.ticket_last;
-            let now = Instant::now();
-            let signals = Watch::new(request.pid());
+            let unique = reply.unique();
+            let interrupted = state.early.contains(&unique);
             let (queued, leaving) = (false, false);
-            let waiting = Waiting { reply, lock, since: now, look: now, signals, queued, leaving };
+            let waiting = Waiting { reply, lock, interrupted, queued, leaving };
             state.waits.insert(ticket, waiting);
             ticket
         };
@@ -364,6 +324,19 @@ impl Shared {
         }
     }
 
+    /// A signal has come for whoever made this request: if he waits for a lock, he is to be told.
+    pub(crate) fn interrupt(&self, unique: u64) {
+        let mut state = self.locks.lock();
+        if let Some(wait) = state.waits.values_mut().find(|wait| wait.reply.unique() == unique) {
+            wait.interrupted = true;
+            return;
+        }
+        if state.early.len() >= EARLY_MAX {
+            state.early.pop_front();
+        }
+        state.early.push_back(unique);
+    }
+
     /// A lock was asked for, and is not to be had; or it is open whether it is held.
     fn failed(self: &Arc<Self>, lock: &Lock, ticket: Option<u64>, error: &Error) {
         let mut state = self.locks.lock();
@@ -379,19 +352,19 @@ impl Shared {
 
     /// A program has its lock. What the kernel believes of the file was perhaps true before: who has
     /// a lock must see what others did while they had theirs.
-    fn granted(&self, ino: Ino, reply: ReplyEmpty) {
+    fn granted(&self, ino: Ino, reply: Reply) {
         if self.caching
-            && let Some(notifier) = self.notifier.get()
+            && let Some(device) = self.device.get()
         {
             // Not the pages themselves, for which this might have to wait: finding the file changed,
             // the kernel does that. It fails where nothing is cached.
-            let _ = notifier.inval_inode(INodeNo(ino.0), -1, 0);
+            let _ = device.invalidate(ino, -1);
         }
         reply.ok();
     }
 
     /// Lets go of what its owner has of this lock. What the pool does not hear now, it is told later.
-    pub(crate) fn let_go(self: &Arc<Self>, lock: Lock, reply: ReplyEmpty) {
+    pub(crate) fn let_go(self: &Arc<Self>, lock: Lock, reply: Reply) {
         let may_hold = {
             let mut state = self.locks.lock();
             let held = state.held.get_mut(&(lock.ino, lock.owner));
@@ -470,7 +443,7 @@ impl Shared {
     }
 
     /// The kernel's F_GETLK.
-    pub(crate) fn find_lock(&self, open: &Open, lock: Lock, reply: ReplyLock) {
+    pub(crate) fn find_lock(&self, open: &Open, lock: Lock, reply: Reply) {
         match self.run(Operation::FindLock, open.file.find_lock(lock)) {
             Ok(Some(Lock { start, end, exclusive, pid, .. })) => {
                 let kind = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
@@ -587,19 +560,15 @@ async fn pay(shared: &Shared, debt: &Debt) -> Result<()> {
 
 /// The waits that the pool knows of, those that a signal has come for, and a debt.
 fn look(state: &mut State) -> (Vec<u64>, Vec<u64>, Option<Debt>) {
-    let now = Instant::now();
     let (mut queued, mut signalled) = (Vec::new(), Vec::new());
     for (&ticket, wait) in &mut state.waits {
         if !wait.queued || wait.leaving {
             continue;
         }
-        if wait.look <= now {
-            wait.look = now + (now.duration_since(wait.since) / 4).min(LOOK_MAX);
-            if wait.signals.is_signalled() {
-                wait.leaving = true;
-                signalled.push(ticket);
-                continue;
-            }
+        if wait.interrupted {
+            wait.leaving = true;
+            signalled.push(ticket);
+            continue;
         }
         queued.push(ticket);
     }
@@ -613,7 +582,7 @@ impl State {
             let Some(wait) = self.finish(*ticket, failure.is_none()) else { continue };
             match failure {
                 None => granted.push(wait),
-                Some(code) => wait.reply.error(Errno::from_i32(code.errno())),
+                Some(code) => wait.reply.error(Errno(code.errno())),
             }
         }
         ended.into_iter().map(|ended| ended.ticket).collect()

@@ -1,15 +1,15 @@
 //! Mounts: how they begin, run and end.
 
-use crate::filesystem::{REQUEST_BYTES_MAX, WeirFilesystem};
+use crate::device::Device;
+use crate::mounting;
 use crate::shared::Shared;
 use crate::statistics::Statistics;
 use crate::tuning::Rule;
-use fuser::{Config, MountOption, SessionACL, SessionUnmounter};
-use std::fs::OpenOptions;
+use crate::workers;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use weir_client::Pool;
 use weir_core::error::{Code, Error, Result};
@@ -46,12 +46,7 @@ pub struct Session {
     /// None after it was joined.
     thread: Option<JoinHandle<io::Result<()>>>,
     /// None: mounted by the caller.
-    mounted: Option<Mounted>,
-}
-
-struct Mounted {
-    directory: PathBuf,
-    unmounter: Mutex<SessionUnmounter>,
+    mounted: Option<PathBuf>,
 }
 
 /// Serves a mount that the caller has made: `device` is `/dev/fuse`, mounted with `fd=N`,
@@ -61,11 +56,7 @@ struct Mounted {
 pub fn serve(pool: Pool, device: OwnedFd, options: &MountOptions) -> Result<Session> {
     let shared = Arc::new(Shared::new(pool, options)?);
     // Whom to let in is the kernel's decision, by the options of the mount.
-    let config = config(options, SessionACL::All);
-    let filesystem = WeirFilesystem(shared.clone());
-    let session = fuser::Session::from_fd(filesystem, device, config.acl, config)
-        .map_err(|error| failed(&error).on("serve", "mount"))?;
-    start(shared, session, None)
+    start(shared, device, None, options).map_err(|error| failed(&error).on("serve", "mount"))
 }
 
 /// Mounts a pool at a directory, by mount(2) or, where that is forbidden, by fusermount3.
@@ -73,46 +64,33 @@ pub fn mount(pool: Pool, directory: &Path, options: &MountOptions) -> Result<Ses
     let trouble = |error: io::Error| failed(&error).on("mount at", directory.display());
     let directory = directory.canonicalize().map_err(trouble)?;
     let shared = Arc::new(Shared::new(pool, options)?);
-    let acl = if options.allow_other { SessionACL::All } else { SessionACL::Owner };
-    let mut config = config(options, acl);
-    config.mount_options = vec![
-        MountOption::FSName("weir".to_owned()),
-        MountOption::Subtype("weir".to_owned()),
-        MountOption::NoAtime,
-        MountOption::CUSTOM(format!("max_read={REQUEST_BYTES_MAX}")),
-    ];
-    let filesystem = WeirFilesystem(shared.clone());
-    let mut session = fuser::Session::new(filesystem, &directory, &config).map_err(trouble)?;
-    let unmounter = Mutex::new(session.unmount_callable());
-    start(shared, session, Some(Mounted { directory, unmounter }))
+    let device = mounting::mount(&directory, options.allow_other).map_err(trouble)?;
+    start(shared, device, Some(directory.clone()), options).map_err(|error| {
+        // The first error is the one to tell.
+        let _ = mounting::take_away(&directory);
+        trouble(error)
+    })
 }
 
-fn config(options: &MountOptions, acl: SessionACL) -> Config {
+fn start(
+    shared: Arc<Shared>,
+    device: OwnedFd,
+    mounted: Option<PathBuf>,
+    options: &MountOptions,
+) -> io::Result<Session> {
+    let device = Arc::new(Device::new(device));
+    workers::begin(&shared, &device)?;
+    // Nobody else sets it.
+    let _ = shared.device.set(device.clone());
     let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
     let threads = match options.threads {
         0 => (2 * cores).max(THREADS_MIN),
         threads => threads,
     };
-    let mut config = Config::default();
-    config.acl = acl;
-    config.n_threads = Some(threads.min(THREADS_MAX));
-    // A descriptor for each thread spares them a lock, but needs the device to be there by name.
-    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
-    config.clone_fd = device.is_ok();
-    config
-}
-
-fn start(
-    shared: Arc<Shared>,
-    session: fuser::Session<WeirFilesystem>,
-    mounted: Option<Mounted>,
-) -> Result<Session> {
-    // Nobody else sets it.
-    let _ = shared.notifier.set(session.notifier());
+    let of_thread = shared.clone();
     let thread = std::thread::Builder::new()
         .name("weir-mount".to_owned())
-        .spawn(move || session.run())
-        .map_err(|error| failed(&error).on("mount", "pool"))?;
+        .spawn(move || workers::serve(&of_thread, &device, threads.min(THREADS_MAX)))?;
     Ok(Session { shared, thread: Some(thread), mounted })
 }
 
@@ -147,21 +125,15 @@ impl Session {
     /// Unmounts what [`mount()`] has mounted; fails while it is in use. [`Session::join`] then waits
     /// for the end.
     pub fn unmount(&self) -> Result<()> {
-        let Some(Mounted { directory, unmounter }) = &self.mounted else {
+        let Some(directory) = &self.mounted else {
             let cause = "mounted by somebody else, who must unmount it";
             return Err(Error::because(Code::Invalid, cause).on("unmount", "pool"));
         };
         if self.is_over() {
             return Ok(());
         }
-        let trouble = |error: io::Error| failed(&error).on("unmount", directory.display());
-        match detach(directory, 0) {
-            // Not root: fusermount3 can.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                unmounter.lock().unwrap_or_else(PoisonError::into_inner).unmount().map_err(trouble)
-            }
-            result => result.map_err(trouble),
-        }
+        mounting::unmount(directory)
+            .map_err(|error| failed(&error).on("unmount", directory.display()))
     }
 
     /// Takes the board away from where programs find it. Dropping a session does so too; who ends
@@ -178,26 +150,14 @@ impl Session {
     }
 }
 
-fn detach(directory: &Path, flags: i32) -> io::Result<()> {
-    use std::os::unix::ffi::OsStrExt;
-    let path = std::ffi::CString::new(directory.as_os_str().as_bytes())?;
-    // SAFETY: `path` is a string ended by a NUL.
-    match unsafe { libc::umount2(path.as_ptr(), libc::UMOUNT_NOFOLLOW | flags) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 impl Drop for Session {
     fn drop(&mut self) {
         if self.is_over() {
             return;
         }
-        if let Some(Mounted { directory, unmounter }) = &self.mounted
-            && detach(directory, libc::MNT_DETACH).is_err()
-        {
+        if let Some(directory) = &self.mounted {
             // Best effort: there is nobody left to tell.
-            let _ = unmounter.lock().unwrap_or_else(PoisonError::into_inner).unmount();
+            let _ = mounting::take_away(directory);
         }
     }
 }

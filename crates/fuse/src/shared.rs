@@ -1,24 +1,22 @@
 //! What a mount is made of, and what several requests have in common.
 
-use crate::attributes::to_kernel;
 use crate::cache::Cached;
 use crate::credentials::{self, Groups};
+use crate::device::Device;
 use crate::directory::Directory;
 use crate::handles::Handles;
 use crate::ioctl::Lender;
+use crate::kernel::{Header, fopen};
 use crate::locks::Locks;
 use crate::names::Names;
 use crate::pins::Pins;
+use crate::reply::{Errno, Reply};
 use crate::session::MountOptions;
 use crate::statistics::{Counters, FileCounters, Operation, Statistics};
 use crate::tuning::Tuning;
-use fuser::{
-    Errno, FileHandle, FopenFlags, Generation, INodeNo, Notifier, ReplyAttr, ReplyEntry, Request,
-};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::future::Future;
-use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -47,8 +45,8 @@ pub(crate) struct Shared {
     pub(crate) pins: Pins,
     pub(crate) cached: Cached,
     pub(crate) locks: Locks,
-    /// Tells the kernel what changed.
-    pub(crate) notifier: OnceLock<Notifier>,
+    /// Over which the kernel is told what changed.
+    pub(crate) device: OnceLock<Arc<Device>>,
     groups: Groups,
     /// None: files are not lent.
     pub(crate) lender: Option<Lender>,
@@ -71,7 +69,7 @@ pub(crate) struct Open {
 pub(crate) const SUPERUSER: Credentials = Credentials { uid: 0, gid: 0, groups: Vec::new() };
 
 pub(crate) fn errno(error: &Error) -> Errno {
-    Errno::from_i32(error.errno())
+    Errno(error.errno())
 }
 
 /// Whether it is asked of an inode, not of a name.
@@ -101,7 +99,7 @@ impl Shared {
             pins: Pins::default(),
             cached: Cached::default(),
             locks: Locks::default(),
-            notifier: OnceLock::new(),
+            device: OnceLock::new(),
             groups: Groups::default(),
             lender: options.pool_directory.as_deref().and_then(Lender::new),
             tuning: Tuning::new(&options.rules)?,
@@ -128,8 +126,8 @@ impl Shared {
         self.pool.fs()
     }
 
-    pub(crate) fn who(&self, request: &Request) -> Credentials {
-        self.groups.credentials(request.uid(), request.gid(), request.pid())
+    pub(crate) fn who(&self, request: &Header) -> Credentials {
+        self.groups.credentials(request.uid, request.gid, request.pid)
     }
 
     /// Does and counts what the kernel asked for.
@@ -166,10 +164,10 @@ impl Shared {
     pub(crate) fn on_file<T, F: Future<Output = Result<T>>>(
         &self,
         operation: Operation,
-        handle: FileHandle,
+        handle: u64,
         work: impl FnOnce(Arc<Open>) -> F,
     ) -> std::result::Result<T, Errno> {
-        let open = self.files.find(handle.0).ok_or(Errno::EBADF)?;
+        let open = self.files.find(handle).ok_or(Errno::EBADF)?;
         let counters = open.counters.clone();
         let (result, time) = self.timed(operation, work(open));
         counters.other(time);
@@ -182,17 +180,15 @@ impl Shared {
 
     pub(crate) fn reply_entry(
         &self,
-        parent: INodeNo,
-        name: &OsStr,
+        parent: Ino,
+        name: &[u8],
         found: std::result::Result<Attributes, Errno>,
-        reply: ReplyEntry,
+        reply: Reply,
     ) {
         match found {
             Ok(attributes) => {
-                self.names.learn(&attributes, parent.0, name.as_bytes());
-                let believed = self.attributes_believed();
-                let attributes = to_kernel(&attributes);
-                reply.entry_with_ttls(&believed, &Duration::ZERO, &attributes, Generation(0));
+                self.names.learn(&attributes, parent.0, name);
+                reply.entry(&attributes, self.attributes_believed());
             }
             Err(errno) => reply.error(errno),
         }
@@ -201,10 +197,10 @@ impl Shared {
     pub(crate) fn reply_attributes(
         &self,
         found: std::result::Result<Attributes, Errno>,
-        reply: ReplyAttr,
+        reply: Reply,
     ) {
         match found {
-            Ok(attributes) => reply.attr(&self.attributes_believed(), &to_kernel(&attributes)),
+            Ok(attributes) => reply.attributes(&attributes, self.attributes_believed()),
             Err(errno) => reply.error(errno),
         }
     }
@@ -216,7 +212,7 @@ impl Shared {
         attributes: &Attributes,
         flags: i32,
         time: Duration,
-    ) -> (FileHandle, FopenFlags) {
+    ) -> (u64, u32) {
         let ino = attributes.ino.0;
         let counters = self.counters.file(self.names.path(ino));
         counters.opened(time);
@@ -226,11 +222,11 @@ impl Shared {
         // The kernel would cache appended bytes where it believes the file's end to be.
         let direct = !self.caching || flags & libc::O_APPEND != 0;
         let treatment = match direct {
-            true => FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES,
-            false if self.cached.still_true(attributes) => FopenFlags::FOPEN_KEEP_CACHE,
-            false => FopenFlags::empty(),
+            true => fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES,
+            false if self.cached.still_true(attributes) => fopen::KEEP_CACHE,
+            false => 0,
         };
-        (FileHandle(handle), treatment)
+        (handle, treatment)
     }
 
     pub(crate) async fn open(
@@ -297,10 +293,10 @@ impl Shared {
         who: &Credentials,
         ino: Ino,
         size: u64,
-        handle: Option<FileHandle>,
+        handle: Option<u64>,
     ) -> Result<()> {
         self.cached.forget(ino.0);
-        match handle.and_then(|handle| self.files.find(handle.0)) {
+        match handle.and_then(|handle| self.files.find(handle)) {
             Some(open) if open.file.mode().write => open.file.truncate(size).await,
             _ => self.fs().truncate(who, ino, size).await,
         }
