@@ -271,7 +271,7 @@ pub(crate) struct Run {
     pub(crate) no_mount: bool,
 
     /// Put small sequential writes of the program together in a buffer of SIZE for each file, and
-    /// read ahead by as much; 0: neither. Others see what was written after fsync, close or exit
+    /// read ahead by up to as much; 0: neither. Others see what was written after fsync, close or exit
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) io_buffer: Option<u64>,
 

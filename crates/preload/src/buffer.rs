@@ -16,6 +16,12 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use weir_core::slice::Slice;
 
+/// What the first of a row of sequential reads reads ahead, in bytes; each further one reads
+/// [`AHEAD_GROWTH`] times as much as the one before, up to the buffer's size. A program that reads two
+/// records here and two there would otherwise move a whole buffer for each pair.
+const AHEAD_BYTES_MIN: usize = 64 << 10;
+const AHEAD_GROWTH: usize = 4;
+
 /// Buffers that hold bytes not yet written.
 static DIRTY: AtomicUsize = AtomicUsize::new(0);
 /// Children may be at work beside this process: nothing is buffered any more.
@@ -46,6 +52,8 @@ struct State {
     /// libraries read far more than they take, and go back.
     read_at: u64,
     read_end: u64,
+    /// Bytes that were read ahead last in this row of sequential reads; 0: none yet.
+    window: usize,
     /// Of a write that failed after the program was told that it was done.
     error: c_int,
 }
@@ -187,11 +195,14 @@ impl Buffer {
         }
         if !state.holds(at, end) {
             if !sequential {
+                state.window = 0;
                 return None;
             }
+            let window = state.window.saturating_mul(AHEAD_GROWTH);
+            state.window = window.max(AHEAD_BYTES_MIN).max(2 * length).min(self.size);
             let mut ahead = std::mem::take(&mut state.ahead);
             self.look_again();
-            ahead.resize(self.size, 0);
+            ahead.resize(state.window, 0);
             let got = fill(&mut ahead, at).unwrap_or(0);
             ahead.truncate(got);
             state.ahead = ahead;
@@ -326,4 +337,59 @@ pub(crate) fn try_hold() -> Option<Held> {
 pub(crate) fn abandon(mut held: Held) {
     std::mem::forget(std::mem::take(&mut *held));
     DIRTY.store(0, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORD: usize = 4096;
+    const SIZE: usize = 4 << 20;
+
+    /// Reads a record at each offset of a file that says of each byte where it lies; gives the bytes
+    /// that were fetched for it.
+    fn fetched(offsets: impl Iterator<Item = u64>) -> usize {
+        let byte = |at: u64| (at / 7) as u8;
+        let buffer =
+            Buffer { size: SIZE, allowed: Default::default(), state: Mutex::new(State::default()) };
+        let mut bytes = 0;
+        for at in offsets {
+            let mut record = [0; RECORD];
+            let slice = Slice { pointer: record.as_mut_ptr(), length: RECORD };
+            let fill = |ahead: &mut [u8], from: u64| {
+                bytes += ahead.len();
+                (from..).zip(ahead.iter_mut()).for_each(|(at, to)| *to = byte(at));
+                Some(ahead.len())
+            };
+            // SAFETY: the slice is all of `record`.
+            match unsafe { buffer.read(&[slice], RECORD, at, fill) } {
+                Some(got) => {
+                    assert_eq!(got, RECORD);
+                    assert!((at..).zip(record).all(|(at, got)| got == byte(at)), "wrong at {at}");
+                }
+                None => bytes += RECORD,
+            }
+        }
+        bytes
+    }
+
+    #[test]
+    fn long_rows_are_read_in_few_pieces() {
+        let file = 64 << 20;
+        let all = fetched((0..file).step_by(RECORD));
+        assert!(all <= file as usize + 2 * SIZE, "{all} bytes for {file}");
+    }
+
+    /// Pairs of neighbours all over a file once moved a whole buffer each.
+    #[test]
+    fn short_rows_move_little() {
+        let record = RECORD as u64;
+        let pairs = 1000;
+        let all = fetched((0..pairs).flat_map(|pair| {
+            let at = pair * 7919 % 4096 * (1 << 20);
+            [at, at + record]
+        }));
+        let most = pairs as usize * (RECORD + AHEAD_BYTES_MIN);
+        assert!(all <= most, "{all} bytes for {pairs} pairs of records");
+    }
 }
