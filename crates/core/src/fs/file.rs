@@ -27,6 +27,8 @@ pub struct Loan {
     pub name: String,
     /// Which file.
     pub ino: Ino,
+    /// The lender's handle.
+    pub handle: u64,
     /// For what it is open.
     pub mode: OpenMode,
     /// Where its objects are.
@@ -56,6 +58,8 @@ struct Shared<R: Rpc> {
     mode: OpenMode,
     /// None: borrowed, the lender has it.
     handle: Option<u64>,
+    /// The handle, or the lender's.
+    opening: u64,
     layout: Layout,
     state: Mutex<State>,
 }
@@ -120,6 +124,7 @@ impl<R: Rpc> File<R> {
             ino,
             mode,
             handle: Some(handle),
+            opening: handle,
             layout,
             state,
         };
@@ -155,7 +160,7 @@ impl<R: Rpc> File<R> {
     /// truncate) is the lender's to do, and closing is nothing. When the capability has expired,
     /// requests fail with `NoCapability`: [`File::extend`] with a fresh loan.
     pub(super) fn borrowed(fs: Fs<R>, loan: Loan) -> File<R> {
-        let Loan { name, ino, mode, layout, capability, epoch } = loan;
+        let Loan { name, ino, handle: opening, mode, layout, capability, epoch } = loan;
         let state = State {
             capability: Arc::new(capability),
             epoch,
@@ -168,7 +173,7 @@ impl<R: Rpc> File<R> {
         };
         let who = super::ITSELF;
         let state = Mutex::new(state);
-        let shared = Shared { fs, who, name, ino, mode, handle: None, layout, state };
+        let shared = Shared { fs, who, name, ino, mode, handle: None, opening, layout, state };
         File { shared: Arc::new(shared) }
     }
 
@@ -190,6 +195,7 @@ impl<R: Rpc> File<R> {
         Ok(Loan {
             name: shared.name.clone(),
             ino: shared.ino,
+            handle: shared.opening,
             mode: shared.mode,
             layout: shared.layout.clone(),
             capability: (*state.capability).clone(),
@@ -509,6 +515,22 @@ impl<R: Rpc> File<R> {
     pub async fn size(&self) -> Result<u64> {
         self.fresh_capability().await?;
         self.survey().await.map_err(|error| error.on("stat", &self.shared.name))
+    }
+
+    /// Adds to a counter of this opening, in one step for all who borrowed the file of it and for
+    /// the lender; gives what it was before, 0 at first. Counters of small numbers are forgotten
+    /// where there are more than [`crate::config::COUNTERS_PER_HANDLE_MAX`].
+    pub async fn count(&self, number: u32, add: u64) -> Result<u64> {
+        let shared = &self.shared;
+        let count = async {
+            let request =
+                MetaRequest::Count { handle: shared.opening, ino: shared.ino, number, add };
+            match shared.fs.meta(&shared.who, shared.ino, request).await? {
+                MetaReply::Counted { before } => Ok(before),
+                other => Err(super::unexpected(&other)),
+            }
+        };
+        count.await.map_err(|error: Error| error.on("count on", &shared.name))
     }
 
     /// Appends: the place is reserved first, so that no two appends overlap; the bytes are visible

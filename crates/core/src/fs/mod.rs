@@ -436,6 +436,21 @@ impl<R: Rpc> Fs<R> {
             .map_err(|error| error.on("open", name))
     }
 
+    /// Opens the regular file that a place names.
+    pub async fn open_at(
+        &self,
+        who: &Credentials,
+        place: Place,
+        open: OpenMode,
+    ) -> Result<(File<R>, Attributes)> {
+        let name = shown(&place);
+        let request = MetaRequest::OpenAt { place, open };
+        let opened = self.opened(who, Ino::ROOT, &name, open, request).await;
+        opened
+            .map(|(file, attributes, _)| (file, attributes))
+            .map_err(|error| error.on("open", name))
+    }
+
     /// The file that another client of the pool has open and lends to this one.
     pub fn borrow(&self, loan: Loan) -> File<R> {
         File::borrowed(self.clone(), loan)

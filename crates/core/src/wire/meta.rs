@@ -213,6 +213,14 @@ pub enum MetaRequest {
         /// For what.
         open: OpenMode,
     },
+    /// Opens the regular file that a place names, symbolic links followed.
+    /// Answer: [`MetaReply::Opened`].
+    OpenAt {
+        /// Where.
+        place: Place,
+        /// For what.
+        open: OpenMode,
+    },
     /// Ends a handle. Answer: [`MetaReply::Gone`] (it may have been the last of a removed file).
     Close {
         /// Which.
@@ -353,6 +361,19 @@ pub enum MetaRequest {
         length: u64,
         /// The file's size as the client found it; the reservation lies behind it.
         floor: u64,
+    },
+    /// Adds to a counter of an open handle, which begins at 0 and ends with the handle. Any client
+    /// may that knows the handle: it was lent to him. Answer: [`MetaReply::Counted`].
+    Count {
+        /// The handle, whoever opened it.
+        handle: u64,
+        /// Its file.
+        ino: Ino,
+        /// Which counter. Those of small numbers are forgotten where there are more than
+        /// [`crate::config::COUNTERS_PER_HANDLE_MAX`].
+        number: u32,
+        /// How much, in the arithmetic of 64 bits without a carry.
+        add: u64,
     },
     /// An extended attribute's value. Answer: [`MetaReply::Text`].
     GetXattr {
@@ -575,6 +596,11 @@ pub enum MetaReply {
     Reserved {
         /// File offset.
         offset: u64,
+    },
+    /// What a counter was before.
+    Counted {
+        /// That.
+        before: u64,
     },
     /// Carried out.
     Done,

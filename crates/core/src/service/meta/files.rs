@@ -156,6 +156,26 @@ impl MetaService {
         Ok(MetaReply::Opened(Box::new(self.opened(now, ino, &inode, record, open, hold)?)))
     }
 
+    /// Opens what a place names: lookup and opening in one request.
+    pub(super) async fn open_at(
+        &self,
+        now: Now,
+        client: ClientId,
+        who: &Credentials,
+        place: &Place,
+        open: OpenMode,
+    ) -> Step<MetaReply> {
+        check_mode(open)?;
+        let ino = self.walker(who).find(place, true).await?;
+        match self.open_ino(now, client, who, ino, open).await {
+            // It was there a moment ago: the name has gone meanwhile, or leads elsewhere.
+            Err(Fault::Failed(error)) if error.code == Code::NotFound && !place.path.is_empty() => {
+                Err(Fault::Conflict)
+            }
+            result => result,
+        }
+    }
+
     fn opened(
         &self,
         now: Now,

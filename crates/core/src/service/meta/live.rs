@@ -1,6 +1,6 @@
 //! What the service keeps in memory only: who has what open, and what waits to be collected.
 
-use crate::config::REAP_BATCH_MAX;
+use crate::config::{COUNTERS_PER_HANDLE_MAX, REAP_BATCH_MAX};
 use crate::error::{Code, Error, Result};
 use crate::layout::FILE_SIZE_MAX;
 use crate::types::{ClientId, Ino};
@@ -46,6 +46,8 @@ struct Client {
 struct Table {
     handle_last: u64,
     handles: BTreeMap<u64, Handle>,
+    /// Counters of those handles that have any.
+    counters: BTreeMap<u64, BTreeMap<u32, u64>>,
     files: BTreeMap<Ino, File>,
     /// Those with handles or locks.
     clients: BTreeMap<ClientId, Client>,
@@ -131,6 +133,33 @@ impl Live {
         })
     }
 
+    /// Adds to a counter of somebody's handle; gives what it was before.
+    pub(super) fn count(&self, handle: u64, ino: Ino, number: u32, add: u64) -> Result<u64> {
+        let mut table = self.lock();
+        if table.handles.get(&handle).is_none_or(|found| found.ino != ino) {
+            return Err(Error::because(
+                Code::BadHandle,
+                format!(
+                    "handle {handle:#x} of inode {} is not open: closed, or its client's lease lapsed",
+                    ino.0
+                ),
+            ));
+        }
+        let counters = table.counters.entry(handle).or_default();
+        let least = counters.first_key_value().map_or(0, |(&least, _)| least);
+        if !counters.contains_key(&number) && counters.len() >= COUNTERS_PER_HANDLE_MAX {
+            if number < least {
+                let cause = format!("counter {number} was followed by too many others");
+                return Err(Error::because(Code::Invalid, cause));
+            }
+            counters.pop_first();
+        }
+        let counter = counters.entry(number).or_default();
+        let before = *counter;
+        *counter = before.wrapping_add(add);
+        Ok(before)
+    }
+
     /// How many have it open for writing.
     pub(super) fn writers(&self, ino: Ino) -> u32 {
         self.lock().files.get(&ino).map_or(0, |file| file.writers)
@@ -182,6 +211,7 @@ impl Live {
         let silent = table.clients.extract_if(.., |_, client| client.heard_ms < since_ms);
         let silent: Vec<_> = silent.collect();
         for &number in silent.iter().flat_map(|(_, client)| &client.handles) {
+            table.counters.remove(&number);
             if let Some(handle) = table.handles.remove(&number) {
                 table.lapsed.push_back((until_ms, handle.ino, handle.write));
             }
@@ -291,7 +321,10 @@ impl Live {
     #[cfg(test)]
     pub(super) fn is_idle(&self) -> bool {
         let table = self.lock();
-        table.handles.is_empty() && table.files.is_empty() && table.clients.is_empty()
+        table.counters.is_empty()
+            && table.handles.is_empty()
+            && table.files.is_empty()
+            && table.clients.is_empty()
     }
 }
 
@@ -304,6 +337,7 @@ impl Table {
     /// Takes a handle out of the books, but for the file's own.
     fn take(&mut self, number: u64) -> Option<Handle> {
         let handle = self.handles.remove(&number)?;
+        self.counters.remove(&number);
         if let Some(client) = self.clients.get_mut(&handle.client) {
             client.handles.remove(&number);
             if client.handles.is_empty() && !client.locks {

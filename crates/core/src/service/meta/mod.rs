@@ -163,6 +163,9 @@ impl MetaService {
                 attempt!(self.create(now, client, who, &place, &wish))
             }
             Open { ino, open } => attempt!(self.open_ino(now, client, who, ino, open)),
+            OpenAt { place, open } => {
+                attempt!(self.open_at(now, client, who, &place, open))
+            }
             Close { handle, settlement, unsure } => {
                 self.close(now, client, handle, settlement, unsure).await
             }
@@ -225,6 +228,10 @@ impl MetaService {
             }
             ReserveAppend { handle, length, floor } => {
                 self.reserve_append(client, handle, length, floor)
+            }
+            Count { handle, ino, number, add } => {
+                let before = self.live.count(handle, ino, number, add)?;
+                Ok(MetaReply::Counted { before })
             }
             GetXattr { ino, name } => self.get_xattr(who, ino, &name).await,
             SetXattr { ino, name, value, create, replace } => {

@@ -1247,3 +1247,52 @@ fn full_metadata_memory_refuses_new_files_and_still_removes() {
     assert!(used < 1024, "{used} bytes for the root alone");
     bed.create("again");
 }
+
+#[test]
+fn what_a_place_names_is_opened_in_one_request() {
+    let bed = Bed::new();
+    let made = bed.create("file");
+    bed.ask(MetaRequest::Close { handle: made.handle, settlement: None, unsure: false }).unwrap();
+    bed.ask(MetaRequest::Symlink { place: at("link"), text: b"file".to_vec() }).unwrap();
+    bed.ask(MetaRequest::MakeDirectory { place: at("dir"), mode: 0o755 }).unwrap();
+    let open = |path: &str| MetaRequest::OpenAt { place: at(path), open: OpenMode::READ };
+    for path in ["file", "link"] {
+        let Ok(MetaReply::Opened(opened)) = bed.ask(open(path)) else { panic!("{path}") };
+        assert_eq!(opened.record.attributes.ino, made.record.attributes.ino);
+        assert!(!opened.created);
+    }
+    assert_eq!(bed.fails(open("none")), Code::NotFound);
+    assert_eq!(bed.fails(open("dir")), Code::IsDirectory);
+    assert_eq!(bed.fails(open("file/below")), Code::NotDirectory);
+    let neither = MetaRequest::OpenAt { place: at("file"), open: OpenMode::default() };
+    assert_eq!(bed.fails(neither), Code::Invalid);
+}
+
+#[test]
+fn counters_are_everybodys_and_end_with_their_handle() {
+    let bed = Bed::new();
+    let opened = bed.create("file");
+    let (handle, ino) = (opened.handle, opened.record.attributes.ino);
+    let count = |client, number, add| {
+        let request = MetaRequest::Count { handle, ino, number, add };
+        match bed.by(client, &bed.who, request) {
+            Ok(MetaReply::Counted { before }) => Ok(before),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.code),
+        }
+    };
+    assert_eq!(count(CLIENT, 0, 5), Ok(0));
+    assert_eq!(count(OTHER, 0, 7), Ok(5));
+    assert_eq!(count(CLIENT, 0, 2u64.wrapping_neg()), Ok(12));
+    assert_eq!(count(CLIENT, 0, 0), Ok(10));
+    for number in 1..=crate::config::COUNTERS_PER_HANDLE_MAX as u32 {
+        assert_eq!(count(OTHER, number, 1), Ok(0));
+    }
+    assert_eq!(count(CLIENT, 0, 1), Err(Code::Invalid), "driven out");
+    assert_eq!(count(CLIENT, 1, 1), Ok(1));
+    let elsewhere = MetaRequest::Count { handle, ino: Ino(ino.0 + 1), number: 1, add: 1 };
+    assert_eq!(bed.fails(elsewhere), Code::BadHandle);
+    bed.ask(MetaRequest::Close { handle, settlement: None, unsure: false }).unwrap();
+    assert_eq!(count(CLIENT, 1, 1), Err(Code::BadHandle));
+    assert!(bed.service.live.is_idle());
+}
