@@ -269,6 +269,46 @@ int weir_fstat(weir_file *file, struct weir_stat *out);
 /* The file's own layout, into *out (whose struct_size must be set). Nobody is asked. */
 int weir_flayout(weir_file *file, weir_layout *out);
 
+/* ---- open files of several processes ------------------------------------------------------ */
+
+/* Lends an open file to other processes that are connected to the same pool: with what is written
+ * into buffer, weir_borrow() there gives the same open file without anybody being asked, so that a
+ * parallel program opens a file with one request, however many processes it has.
+ *
+ * Gives the number of bytes, some hundreds; with size 0 only that, and buffer may be NULL. Who has the
+ * bytes can read and write the file, as far as it is open for that: they are to be kept as the secret
+ * is. They are good while the lender has the file open, for five minutes at least.
+ *
+ * The lender closes last: what a borrower then does with the file fails. Errors: -ERANGE more than
+ * size bytes. */
+ssize_t weir_lend(weir_file *file, void *buffer, size_t size);
+
+/* The file that another process has lent, from the size bytes at loan. out: receives it, NULL on
+ * failure; to be ended by weir_close(). Reading and writing need nobody else but the file's targets.
+ * What else needs leave of the metadata service (weir_append(), weir_ftruncate(), weir_lock(),
+ * weir_lend(); and reading and writing once the loan's time is over) opens the file once more, by
+ * itself.
+ * Errors: -EINVAL the bytes are no loan; -EXDEV of another pool. */
+int weir_borrow(weir_pool *pool, const void *loan, size_t size, weir_file **out);
+
+/* Adds to a counter and gives what it was before in *before (unless that is NULL), in one step,
+ * whoever else does so. An open file has counters of its own, each at 0 to begin with; who borrows the
+ * file has the same ones, and they end with the lender's weir_close(). Up to 8 numbers are in use at
+ * once: a larger one drives out the smallest, which then fails with -EINVAL. Errors: -EBADF the
+ * lender has closed the file. */
+int weir_counter_add(weir_file *file, uint32_t number, uint64_t add, uint64_t *before);
+
+/* Locks a range of bytes against all other open files, exclusively or against exclusive locks alone,
+ * and waits for it as long as it takes. The locks of one open file do not see each other: a newer one
+ * replaces what it covers of older ones. Locks only meet other locks (weir_lock(), and fcntl() through
+ * a mount); nothing keeps others from reading and writing. They end with weir_unlock(), weir_close(),
+ * or the process. Errors: -EINVAL no such range; -EDEADLK its holder waits for a lock of this one;
+ * -ENOLCK too many. */
+int weir_lock(weir_file *file, uint64_t offset, uint64_t length, int exclusive);
+
+/* Gives back what is locked in a range. */
+int weir_unlock(weir_file *file, uint64_t offset, uint64_t length);
+
 /* ---- operations: I/O that overlaps with other I/O and with computing --------------------- */
 
 /* Begins what weir_pread() does, and returns without waiting for its end. The request is on its way

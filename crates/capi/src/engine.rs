@@ -3,6 +3,7 @@
 //! An operation whose request was answered is *ready*: it stands in the pool's queue until some
 //! thread polls it, the one that waits for it if there is one, or else any that waits for anything.
 
+use crate::locks::Waits;
 use crate::{invalid, panicked};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -32,6 +33,7 @@ pub(crate) struct Engine {
     pool: Pool,
     pub(crate) who: Credentials,
     forks: u64,
+    pub(crate) waits: Waits,
     queue: Arc<Queue>,
 }
 
@@ -200,7 +202,7 @@ impl Engine {
         let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
         let who = Credentials { uid, gid, groups: Vec::new() };
         let forks = FORKS.load(Ordering::Relaxed);
-        Ok(Arc::new(Engine { pool, who, forks, queue: Arc::default() }))
+        Ok(Arc::new(Engine { pool, who, forks, waits: Waits::default(), queue: Arc::default() }))
     }
 
     /// The pool, unless this process is a child of the one that connected to it.

@@ -6,14 +6,14 @@ use crate::pool::{WeirPool, engine};
 use crate::{array, call, call_int, given, invalid, path, shown, wanted};
 use std::ffi::{c_char, c_int, c_void};
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use weir_client::Net;
 use weir_core::error::{Code, Error, Result};
 use weir_core::fs::File;
 use weir_core::layout::Extent;
 use weir_core::slice::Slice;
-use weir_core::types::FileKind;
+use weir_core::types::Ino;
 use weir_core::wire::meta::{LayoutWish, OpenMode};
 
 /// `weir_file`.
@@ -24,9 +24,16 @@ pub(crate) struct WeirFile {
 /// What a file's handle and the operations on it share.
 pub(crate) struct OpenFile {
     pub(crate) engine: Arc<Engine>,
-    file: File<Net>,
-    path: String,
+    pub(crate) file: File<Net>,
+    /// A handle of our own for what the one that was lent to us does not do, once it was needed.
+    pub(crate) own: Mutex<Option<File<Net>>>,
+    pub(crate) borrowed: bool,
+    pub(crate) path: String,
     append: bool,
+    /// Whose locks ours are, among those of this process.
+    pub(crate) owner: u64,
+    /// Whether it may have some.
+    pub(crate) locked: AtomicBool,
     /// Operations under way.
     pub(crate) busy: AtomicUsize,
 }
@@ -81,8 +88,20 @@ impl Transfer {
 }
 
 impl OpenFile {
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        file: File<Net>,
+        path: String,
+        append: bool,
+        borrowed: bool,
+    ) -> OpenFile {
+        let (own, busy, owner) = (Mutex::default(), AtomicUsize::new(0), engine.waits.number());
+        let locked = AtomicBool::new(false);
+        OpenFile { engine: engine.clone(), file, own, borrowed, path, append, owner, locked, busy }
+    }
+
     /// Names the file in an error by the path that it was opened by.
-    fn told(&self, error: Error) -> Error {
+    pub(crate) fn told(&self, error: Error) -> Error {
         if error.operation.is_empty() {
             error
         } else {
@@ -97,9 +116,8 @@ impl OpenFile {
     /// ended or was dropped.
     pub(crate) async unsafe fn read(&self, transfer: &Transfer) -> Result<usize> {
         // SAFETY: the caller's promise.
-        unsafe { self.file.read_slices(&transfer.extents, &transfer.memory) }
-            .await
-            .map_err(|error| self.told(error))
+        let read = || unsafe { self.file.read_slices(&transfer.extents, &transfer.memory) };
+        self.with_leave(read).await.map_err(|error| self.told(error))
     }
 
     /// Writes; gives the number of bytes.
@@ -116,9 +134,8 @@ impl OpenFile {
             return unsafe { self.append(transfer.memory[0]) }.await.map(|_| transfer.length);
         }
         // SAFETY: the caller's promise.
-        unsafe { self.file.write_slices(&transfer.extents, &transfer.memory) }
-            .await
-            .map_err(|error| self.told(error))?;
+        let write = || unsafe { self.file.write_slices(&transfer.extents, &transfer.memory) };
+        self.with_leave(write).await.map_err(|error| self.told(error))?;
         Ok(transfer.length)
     }
 
@@ -136,14 +153,19 @@ impl OpenFile {
             let cause = "file is not open for write";
             return Err(Error::because(Code::BadHandle, cause).on("append", &self.path));
         }
-        self.file.append(bytes).await.map_err(|error| self.told(error))
+        let append = async { self.own().await?.append(bytes).await };
+        append.await.map_err(|error| self.told(error))
+    }
+
+    pub(crate) fn ino(&self) -> Ino {
+        self.file.ino()
     }
 
     pub(crate) async fn sync(&self) -> Result<usize> {
-        self.file.sync().await.map(|()| 0).map_err(|error| self.told(error))
+        self.with_leave(|| self.file.sync()).await.map(|()| 0).map_err(|error| self.told(error))
     }
 
-    fn run<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
+    pub(crate) fn run<T>(&self, future: impl Future<Output = Result<T>>) -> Result<T> {
         self.engine.run(future).map_err(|error| self.told(error))
     }
 }
@@ -227,20 +249,13 @@ unsafe extern "C" fn weir_open(
                         fs.create(who, place, mode, opening.exclusive, opening.mode, wish).await?;
                     return Ok((file, opening.append));
                 }
-                let found = fs.lookup(who, place, true).await?;
-                match found.kind {
-                    FileKind::Regular => {}
-                    FileKind::Directory => return Err(Error::new(Code::IsDirectory)),
-                    _ => return Err(invalid("not a regular file")),
-                }
-                let (file, _) = fs.open(who, found.ino, opening.mode).await?;
+                let (file, _) = fs.open_at(who, place, opening.mode).await?;
                 Ok((file, opening.append))
             })
         };
         let (file, append) = open()
             .map_err(|error| Error { operation: String::new(), ..error }.on("open", &path))?;
-        let busy = AtomicUsize::new(0);
-        let open = Arc::new(OpenFile { engine: engine.clone(), file, path, append, busy });
+        let open = Arc::new(OpenFile::new(engine, file, path, append, false));
         *out = Box::into_raw(Box::new(WeirFile { open }));
         Ok(0)
     })
@@ -263,7 +278,7 @@ unsafe extern "C" fn weir_close(file: *mut WeirFile) -> c_int {
         }
         // SAFETY: made by `weir_open`, and not used again.
         let file = unsafe { Box::from_raw(file) };
-        file.open.run(file.open.file.close()).map(|()| 0)
+        file.open.run(file.open.end()).map(|()| 0)
     })
 }
 
@@ -370,7 +385,7 @@ unsafe extern "C" fn weir_ftruncate(file: *mut WeirFile, size: u64) -> c_int {
     call_int(|| {
         // SAFETY: the arguments are as weir.h demands.
         let file = unsafe { open_file(file) }?;
-        file.run(file.file.truncate(size)).map(|()| 0)
+        file.run(file.truncate(size)).map(|()| 0)
     })
 }
 

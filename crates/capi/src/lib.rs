@@ -8,6 +8,8 @@ pub mod abi;
 mod dir;
 mod engine;
 mod file;
+mod lending;
+mod locks;
 mod names;
 mod op;
 mod pool;

@@ -152,6 +152,12 @@ fn operations() {
     succeeds(&mut pool.command(&compile(workshop.path(), "operations", &[])));
 }
 
+#[test]
+fn lending() {
+    let (workshop, pool) = (workshop(), TestPool::start());
+    succeeds(&mut pool.command(&compile(workshop.path(), "lending", &[])));
+}
+
 /// Memory of the callers that is used after it was freed, or beyond its end, or leaks.
 #[test]
 fn under_address_sanitizer() {
