@@ -265,6 +265,11 @@ pub(crate) struct Run {
     #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
     pub(crate) no_preload: bool,
 
+    /// Leave the MPI-IO driver out: weir: names mean nothing to the program's MPI, and files under the
+    /// mount are opened by its own ways
+    #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
+    pub(crate) no_mpi: bool,
+
     /// Do without a mount: the program sees the pool by the preload library alone, which knows less
     /// (docs/posix.md). So it is by itself where nothing can be mounted
     #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]

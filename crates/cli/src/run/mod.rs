@@ -220,7 +220,7 @@ impl<'a> Run<'a> {
             cause(&causes[0]),
             cause(&causes[1])
         );
-        if self.options.no_preload || self.options.cache || preload::variable().is_err() {
+        if self.options.no_preload || self.options.cache || preload::find_library().is_err() {
             return Err(Failure::new(status::UNAVAILABLE, failure));
         }
         self.note(format_args!("{failure}"));
@@ -231,7 +231,7 @@ impl<'a> Run<'a> {
     /// Starts the job for a program that has no mount, but an empty directory in which nothing is
     /// to be made.
     fn start_alone(&mut self, wishes: &Wishes) -> Outcome<()> {
-        if let Err(cause) = preload::variable() {
+        if let Err(cause) = preload::find_library() {
             return Err(Failure::new(
                 status::UNAVAILABLE,
                 format!(
@@ -361,11 +361,16 @@ impl<'a> Run<'a> {
             ("WEIR_MOUNT".into(), self.mount.clone().into()),
             ("WEIR_POOL".into(), self.pool_file.name.clone().into()),
         ];
+        let mut libraries = Vec::new();
+        // Not there where no MPI was to be served: then there is nothing to say either.
+        if !self.options.no_mpi {
+            libraries.extend(preload::find_mpi_library());
+        }
         // Where the kernel caches, it reads what it has faster than anyone beside it.
         if !self.options.no_preload && !self.options.cache {
-            match preload::variable() {
-                Ok(variable) => {
-                    variables.push(variable);
+            match preload::find_library() {
+                Ok(library) => {
+                    libraries.push(library);
                     if tuning::buffers(&wishes.rules) {
                         variables.push(("WEIR_IO_BUFFER".into(), "yes".into()));
                     }
@@ -375,6 +380,7 @@ impl<'a> Run<'a> {
                 )),
             }
         }
+        variables.extend(preload::variable(&libraries));
         let start = Order::Start {
             command: self.options.command.clone(),
             variables,
