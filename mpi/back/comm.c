@@ -1,0 +1,122 @@
+#include "comm.h"
+#include "error.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+/* Files that have a communicator of their own: more share. */
+enum { OWN_MAX = 200 };
+
+/* One of ours: counted by the files that use it, and by the communicator that it was made of. */
+struct shared {
+    MPI_Comm comm;
+    atomic_int uses;
+};
+
+static int user_key = MPI_KEYVAL_INVALID;  /* on the program's communicator: struct shared */
+static int shared_key = MPI_KEYVAL_INVALID; /* on ours: the same */
+static atomic_int own_count; /* since the process began */
+static atomic_bool ended;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void drop(struct shared *shared)
+{
+    if (atomic_fetch_sub(&shared->uses, 1) != 1)
+        return;
+    if (!atomic_load(&ended))
+        PMPI_Comm_free(&shared->comm);
+    free(shared);
+}
+
+static int user_goes(MPI_Comm comm, int key, void *value, void *extra)
+{
+    (void)comm, (void)key, (void)extra;
+    drop(value);
+    return MPI_SUCCESS;
+}
+
+static bool make_keys(void)
+{
+    pthread_mutex_lock(&lock);
+    if (user_key == MPI_KEYVAL_INVALID)
+        PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, user_goes, &user_key, NULL);
+    if (shared_key == MPI_KEYVAL_INVALID)
+        PMPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, MPI_COMM_NULL_DELETE_FN, &shared_key, NULL);
+    bool made = user_key != MPI_KEYVAL_INVALID && shared_key != MPI_KEYVAL_INVALID;
+    pthread_mutex_unlock(&lock);
+    return made;
+}
+
+/* Not a duplicate: the program's attributes are not to be copied, nor its callbacks called. */
+static int make(MPI_Comm user, struct shared **out)
+{
+    MPI_Group group;
+    struct shared *shared = malloc(sizeof *shared);
+    if (shared == NULL)
+        return error_set(MPI_ERR_NO_MEM, "open: no memory for a communicator");
+    PMPI_Comm_group(user, &group);
+    int failed = PMPI_Comm_create(user, group, &shared->comm);
+    PMPI_Group_free(&group);
+    if (failed != MPI_SUCCESS) {
+        free(shared);
+        return error_set(MPI_ERR_OTHER, "open: the MPI has no more communicators");
+    }
+    PMPI_Comm_set_errhandler(shared->comm, MPI_ERRORS_RETURN);
+    PMPI_Comm_set_attr(shared->comm, shared_key, shared);
+    atomic_init(&shared->uses, 1);
+    *out = shared;
+    return MPI_SUCCESS;
+}
+
+int comm_take(MPI_Comm user, bool own, MPI_Comm *out)
+{
+    struct shared *shared = NULL;
+    int size, found = 0, class;
+    PMPI_Comm_size(user, &size);
+    if (size == 1) {
+        *out = MPI_COMM_SELF;
+        return MPI_SUCCESS;
+    }
+    if (!make_keys())
+        return error_set(MPI_ERR_OTHER, "open: the MPI has no more attribute keys");
+    if (own) {
+        if ((class = make(user, &shared)) != MPI_SUCCESS)
+            return class;
+        atomic_fetch_add(&own_count, 1);
+        *out = shared->comm;
+        return MPI_SUCCESS;
+    }
+    PMPI_Comm_get_attr(user, user_key, &shared, &found);
+    if (!found) {
+        if ((class = make(user, &shared)) != MPI_SUCCESS)
+            return class;
+        PMPI_Comm_set_attr(user, user_key, shared);
+    }
+    atomic_fetch_add(&shared->uses, 1);
+    *out = shared->comm;
+    return MPI_SUCCESS;
+}
+
+void comm_release(MPI_Comm *comm)
+{
+    struct shared *shared;
+    int found = 0;
+    if (*comm == MPI_COMM_SELF || *comm == MPI_COMM_NULL)
+        return;
+    PMPI_Comm_get_attr(*comm, shared_key, &shared, &found);
+    *comm = MPI_COMM_NULL;
+    if (found)
+        drop(shared);
+}
+
+bool comm_wants_own(void)
+{
+    int level;
+    PMPI_Query_thread(&level);
+    return level == MPI_THREAD_MULTIPLE && atomic_load(&own_count) < OWN_MAX;
+}
+
+void comm_end(void)
+{
+    atomic_store(&ended, true);
+}

@@ -1,0 +1,148 @@
+#include "error.h"
+#include "file.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Thread_local char error_text[ERROR_TEXT_SIZE];
+
+int error_set(int class, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(error_text, sizeof error_text, format, arguments);
+    va_end(arguments);
+    return class;
+}
+
+static int class_of(int number)
+{
+    switch (number) {
+    case ENOENT:
+        return MPI_ERR_NO_SUCH_FILE;
+    case EEXIST:
+        return MPI_ERR_FILE_EXISTS;
+    case EACCES:
+    case EPERM:
+        return MPI_ERR_ACCESS;
+    case EROFS:
+    case EBADF:
+        return MPI_ERR_READ_ONLY;
+    case ENOSPC:
+        return MPI_ERR_NO_SPACE;
+    case EDQUOT:
+        return MPI_ERR_QUOTA;
+    case EBUSY:
+        return MPI_ERR_FILE_IN_USE;
+    case EISDIR:
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case EXDEV:
+        return MPI_ERR_BAD_FILE;
+    case EINVAL:
+    case EFBIG:
+        return MPI_ERR_ARG;
+    case ENOMEM:
+        return MPI_ERR_NO_MEM;
+    default:
+        return MPI_ERR_IO;
+    }
+}
+
+int error_of(ssize_t result)
+{
+    if (result >= 0)
+        return MPI_SUCCESS;
+    return error_set(class_of((int)-result), "%s", weir_error_text());
+}
+
+/* One code for each class, so that however many errors there are, codes are not used up: its string
+ * is the story of the last one. */
+enum { CODES_MAX = 128 };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int code_of[CODES_MAX];
+
+/* Sets a code's string; false where the MPI then says something else, as MPICH 4 does of codes that
+ * are added to its own classes. */
+static bool describe(int code, int class)
+{
+    char text[MPI_MAX_ERROR_STRING], told[MPI_MAX_ERROR_STRING] = "";
+    int length = (int)strnlen(error_text, sizeof text - 1), found;
+    memcpy(text, error_text, (size_t)length);
+    text[length] = '\0';
+    return PMPI_Add_error_string(code, text) == MPI_SUCCESS &&
+           PMPI_Error_class(code, &found) == MPI_SUCCESS && found == class &&
+           PMPI_Error_string(code, told, &length) == MPI_SUCCESS && strcmp(text, told) == 0;
+}
+
+static int code_for(int class)
+{
+    int code = class;
+    if (class <= 0 || class >= CODES_MAX)
+        return class;
+    pthread_mutex_lock(&lock);
+    if (code_of[class] == 0 && PMPI_Add_error_code(class, &code_of[class]) != MPI_SUCCESS)
+        code_of[class] = class;
+    if (code_of[class] != class && !describe(code_of[class], class))
+        code_of[class] = class;
+    code = code_of[class];
+    pthread_mutex_unlock(&lock);
+    return code;
+}
+
+/* For people whose program does not tell them: WEIR_MPI_ERRORS=yes. */
+static void show(void)
+{
+    const char *wanted = getenv("WEIR_MPI_ERRORS");
+    if (wanted != NULL && strcmp(wanted, "yes") == 0)
+        fprintf(stderr, "weir: %s\n", error_text);
+}
+
+/* The handler of MPI_FILE_NULL. Open MPI's MPI_File_call_errhandler aborts for it, whatever the
+ * handler, so the predefined ones are recognised, and a program's own is called by way of a file
+ * that has it. */
+static void call_default_handler(int code)
+{
+    MPI_Errhandler handler;
+    if (PMPI_File_get_errhandler(MPI_FILE_NULL, &handler) != MPI_SUCCESS ||
+        handler == MPI_ERRORS_RETURN || handler == MPI_ERRHANDLER_NULL)
+        return;
+    bool fatal = handler == MPI_ERRORS_ARE_FATAL;
+    MPI_Comm whom = MPI_COMM_WORLD;
+#ifdef MPI_ERRORS_ABORT
+    if (handler == MPI_ERRORS_ABORT) {
+        fatal = true;
+        whom = MPI_COMM_SELF;
+    }
+#endif
+    if (fatal) {
+        fprintf(stderr, "weir: %s\n", error_text);
+        PMPI_Abort(whom, code);
+    }
+    MPI_File file;
+    if (GENUINE(File_open)(MPI_COMM_SELF, "/dev/null", MPI_MODE_RDONLY, MPI_INFO_NULL, &file) ==
+        MPI_SUCCESS) {
+        PMPI_File_set_errhandler(file, handler);
+        PMPI_File_call_errhandler(file, code);
+        GENUINE(File_close)(&file);
+    }
+    PMPI_Errhandler_free(&handler);
+}
+
+int error_raise(struct weir_mpi_file *file, int class)
+{
+    if (class == MPI_SUCCESS)
+        return MPI_SUCCESS;
+    int code = code_for(class);
+    show();
+    if (file != NULL)
+        PMPI_File_call_errhandler(file->handle, code);
+    else
+        call_default_handler(code);
+    return code;
+}
