@@ -111,6 +111,8 @@ codes! {
     Deadlock = 38, 35, "waiting for this lock would never end";
     /// EIO: a target's disk failed, or gave other bytes than were written to it.
     Disk = 39, 5, "disk error";
+    /// EIO: what was stored does not match its checksum, or makes no sense.
+    Damaged = 40, 5, "stored bytes are damaged";
 }
 
 /// A failure with its story. Its text reads `operation object: cause; consequence`.

@@ -10,6 +10,7 @@ pub mod auth;
 pub mod config;
 pub mod error;
 pub mod fs;
+pub mod journal;
 pub mod layout;
 pub mod service;
 pub mod session;

@@ -17,6 +17,9 @@ pub struct MemoryStore {
 
 type Stored = (Box<[u8]>, Version);
 
+/// A key and its value.
+pub(super) type Pair = (Vec<u8>, Vec<u8>);
+
 /// Bytes of a key that are compared at once, without following a pointer: all of an inode's.
 const HEAD_BYTES: usize = 15;
 
@@ -62,6 +65,43 @@ impl MemoryStore {
         // Nothing below panics between two changes that belong together.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Commits; before anything changes, `log` is told the commit's number, in the order of commits.
+    pub(super) fn commit_logged(
+        &self,
+        batch: Batch,
+        log: impl FnOnce(u64, &Batch) -> Result<()>,
+    ) -> Result<Outcome> {
+        let mut inner = self.lock();
+        let outcome = inner.commit(batch, self.limit, log);
+        self.commits.store(inner.commits, Ordering::Release);
+        outcome
+    }
+
+    /// Takes over what an earlier life had committed as number `commit` or before.
+    pub(super) fn restore(&self, commit: u64, puts: Vec<Pair>, deletes: &[Vec<u8>]) {
+        let mut inner = self.lock();
+        inner.commits = inner.commits.max(commit);
+        inner.apply(puts, deletes);
+        self.commits.store(inner.commits, Ordering::Release);
+    }
+
+    /// Entries from `start` on, one at least if there is one, and not more than `bytes` of them with
+    /// 8 for each beside its key and value; and how many commits there were.
+    pub(super) fn page(&self, start: &[u8], bytes: usize) -> (u64, Vec<Pair>) {
+        let inner = self.lock();
+        let mut total = 0;
+        let mut entries = Vec::new();
+        for (key, (value, _)) in inner.map.range(Key::new(start)..) {
+            let key = key.bytes();
+            total += key.len() + value.len() + 8;
+            if total > bytes && !entries.is_empty() {
+                break;
+            }
+            entries.push((key, value.to_vec()));
+        }
+        (inner.commits, entries)
+    }
 }
 
 impl Inner {
@@ -81,7 +121,13 @@ impl Inner {
         self.map.get(&Key::new(key)).map_or(0, |(value, _)| footprint(key, value))
     }
 
-    fn commit(&mut self, batch: Batch, limit: u64) -> Result<Outcome> {
+    /// `log` is called with the commit's number when nothing can stop it any more but `log` itself.
+    fn commit(
+        &mut self,
+        batch: Batch,
+        limit: u64,
+        log: impl FnOnce(u64, &Batch) -> Result<()>,
+    ) -> Result<Outcome> {
         batch.check()?;
         if batch.moment != Some(self.commits) && !self.holds(&batch) {
             return Ok(Outcome::Conflict);
@@ -97,13 +143,19 @@ impl Inner {
             let deleted: u64 = batch.deletes.iter().map(|key| self.footprint_of(key)).sum();
             usage.admit(put as i64 - replaced as i64 - deleted as i64, batch.reserve)?;
         }
+        log(self.commits + 1, &batch)?;
         self.commits += 1;
-        for key in &batch.deletes {
+        self.apply(batch.puts, &batch.deletes);
+        Ok(Outcome::Done)
+    }
+
+    fn apply(&mut self, puts: Vec<Pair>, deletes: &[Vec<u8>]) {
+        for key in deletes {
             if let Some((value, _)) = self.map.remove(&Key::new(key)) {
                 self.used -= footprint(key, &value);
             }
         }
-        for (key, value) in batch.puts {
+        for (key, value) in puts {
             let value = value.into_boxed_slice();
             self.used += footprint(&key, &value);
             match self.map.entry(Key::new(&key)) {
@@ -116,7 +168,6 @@ impl Inner {
                 }
             }
         }
-        Ok(Outcome::Done)
     }
 }
 
@@ -140,10 +191,7 @@ impl MetaStore for MemoryStore {
     }
 
     fn commit(&self, batch: Batch) -> Answer<'_, Outcome> {
-        let mut inner = self.lock();
-        let outcome = inner.commit(batch, self.limit);
-        self.commits.store(inner.commits, Ordering::Release);
-        Answer::ready(outcome)
+        Answer::ready(self.commit_logged(batch, |_, _| Ok(())))
     }
 
     fn moment(&self) -> Option<u64> {

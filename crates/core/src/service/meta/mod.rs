@@ -14,6 +14,7 @@
 mod attributes;
 pub mod conformance;
 mod files;
+mod journaled;
 mod live;
 mod locks;
 mod memory;
@@ -23,6 +24,7 @@ mod records;
 pub mod store;
 mod txn;
 
+pub use journaled::JournaledStore;
 pub use live::{GARBAGE_RETRY_MS, HANDLES_MAX, HANDLES_PER_CLIENT_MAX};
 pub use memory::MemoryStore;
 pub use names::LINKS_MAX;

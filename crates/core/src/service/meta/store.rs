@@ -74,7 +74,7 @@ impl Batch {
 /// What became of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It took effect (and is as durable as the store promises).
+    /// It took effect; see [`MetaStore::sync`] for when it is durable.
     Done,
     /// A condition did not hold; nothing changed.
     Conflict,
@@ -163,6 +163,12 @@ pub trait MetaStore: Send + Sync {
     /// and finds it unchanged, need not have its conditions looked up again.
     fn moment(&self) -> Option<u64> {
         None
+    }
+
+    /// Waits until all that was committed before this call is as durable as the store promises.
+    /// Stores that answer commits no earlier have nothing to wait for.
+    fn sync(&self) -> Answer<'_, ()> {
+        Answer::ready(Ok(()))
     }
 
     /// Memory stated and used.

@@ -1,0 +1,277 @@
+//! A journal: what makes a map in memory outlive its process and a power cut.
+//!
+//! Its owner keeps a map (names and inodes; or which part of a disk holds which chunk), and for each
+//! change *appends* a record. Records are written together and synced together, by whoever drives
+//! the [`Writer`]; who must know that his is safe waits for [`Journal::synced`]. When the log has
+//! grown beyond what the map itself would take, a *checkpoint* writes the map whole, in small steps
+//! between which records go on to be written, and the log before it is given up: so the space taken,
+//! and the time to come back, stay in proportion to the map.
+//!
+//! Nothing that was synced is ever overwritten: frames begin at blocks of their own, segments are
+//! used again only when a newer superblock, synced, no longer needs them. Opening replays what is
+//! whole and ends where the last crash ended it; a hole in what had been synced is told apart from
+//! such an end, and refused. The format is in docs/journal.md.
+//!
+//! No I/O here: [`Medium`] is a file or a part of a device in the server, and in tests a
+//! [`twin::Recorder`], from which every image that a crash can leave is made.
+
+mod format;
+mod open;
+#[cfg(test)]
+mod tests;
+pub mod twin;
+mod writer;
+
+pub use open::{create, open};
+pub use writer::Writer;
+
+use crate::error::{Code, Error, Result};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// All is read and written in whole blocks at multiples of this: bytes.
+pub const BLOCK_BYTES: usize = 4096;
+/// Records that wait to be written; who appends more waits for [`Journal::room`]: bytes.
+pub const PENDING_BYTES_MAX: usize = 8 << 20;
+
+/// Says whose journal it is: drawn at random.
+pub type Identity = [u8; 16];
+
+/// How to keep a journal.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Whose it is.
+    pub identity: Identity,
+    /// What is given out and freed as one, a power of two from 16 KiB to 64 MiB. Asked for when it
+    /// is made; later that stays: bytes.
+    pub segment_bytes: u64,
+    /// A log shorter than this is not worth a checkpoint: bytes.
+    pub log_bytes_min: u64,
+    /// Of a checkpoint so much is written before records get their turn: bytes.
+    pub step_bytes: usize,
+}
+
+impl Options {
+    /// For real disks.
+    pub fn new(identity: Identity) -> Options {
+        Options { identity, segment_bytes: 4 << 20, log_bytes_min: 16 << 20, step_bytes: 1 << 20 }
+    }
+}
+
+fn check_segment_bytes(bytes: u64) -> Result<()> {
+    match bytes.is_power_of_two() && (16 << 10..=64 << 20).contains(&bytes) {
+        true => Ok(()),
+        false => Err(Error::because(Code::Invalid, format!("journal segments of {bytes} bytes"))),
+    }
+}
+
+/// Where a journal lies. Offsets and lengths are whole blocks.
+pub trait Medium: Send {
+    /// Fills `into` from `offset` on, with zeros beyond the end.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<()>;
+
+    /// Writes; beyond the end it grows. After a crash any part of what was not synced may be there.
+    ///
+    /// # Errors
+    /// If not all of it could be written.
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Returns when everything written is where a power cut leaves it.
+    ///
+    /// # Errors
+    /// If that cannot be said; then nothing written since the last success counts.
+    fn sync(&mut self) -> Result<()>;
+
+    /// How much there is to read: bytes.
+    ///
+    /// # Errors
+    /// If that cannot be found out.
+    fn length(&mut self) -> Result<u64>;
+}
+
+/// Takes what a journal held, in order: first the records of the last snapshot, then those of the
+/// log, which may repeat what the snapshot has already.
+pub trait Sink {
+    /// One record.
+    ///
+    /// # Errors
+    /// If it makes no sense; the journal is not opened then.
+    fn record(&mut self, record: &[u8]) -> Result<()>;
+
+    /// How far it is: of so many bytes so many have been read.
+    fn progress(&mut self, _done: u64, _all: u64) {}
+}
+
+/// Gives the map as records, for a checkpoint. They may show changes made since it began, or not:
+/// those are in the log too, and replayed over it. So a record must say what *is*, not what to add.
+pub trait Source: Send {
+    /// The next record; none: that was all.
+    fn next(&mut self) -> Option<Vec<u8>>;
+}
+
+/// Where records are appended. Share it in an [`Arc`].
+pub struct Journal {
+    record_bytes_max: usize,
+    state: Mutex<State>,
+    bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Records, each with its length in front, to be written.
+    pending: Vec<u8>,
+    /// Records appended, and of those how many are safe.
+    appended: u64,
+    durable: u64,
+    /// Somebody waits.
+    wanted: bool,
+    failed: Option<Error>,
+    wakers: Vec<Waker>,
+}
+
+impl Journal {
+    fn new(segment_bytes: u64) -> Arc<Journal> {
+        let record_bytes_max =
+            segment_bytes as usize - BLOCK_BYTES - format::FRAME_HEAD_BYTES - size_of::<u32>();
+        Arc::new(Journal { record_bytes_max, state: Mutex::default(), bell: OnceLock::new() })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing below panics between two changes that belong together.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says how to call whoever drives the writer. Once.
+    pub fn set_bell(&self, bell: Box<dyn Fn() + Send + Sync>) {
+        let _ = self.bell.set(bell);
+    }
+
+    fn ring(&self) {
+        if let Some(bell) = self.bell.get() {
+            bell();
+        }
+    }
+
+    /// Longest record: bytes.
+    pub fn record_bytes_max(&self) -> usize {
+        self.record_bytes_max
+    }
+
+    /// Appends a record, to be safe some time later: see [`Journal::synced`]. The caller keeps the
+    /// order of records that of the changes, by a lock of his own.
+    ///
+    /// # Errors
+    /// If it is too long, or the journal has failed; then nothing is ever safe any more.
+    pub fn append(&self, record: &[u8]) -> Result<()> {
+        if record.len() > self.record_bytes_max {
+            let cause = format!("a change of {} bytes at once", record.len());
+            return Err(Error::because(Code::TooMany, cause));
+        }
+        let mut state = self.lock();
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        state.pending.extend_from_slice(&(record.len() as u32).to_le_bytes());
+        state.pending.extend_from_slice(record);
+        state.appended += 1;
+        // Once, when the line is crossed: the driver then writes without being asked.
+        let before = state.pending.len() - record.len() - size_of::<u32>();
+        let full = PENDING_BYTES_MAX / 4;
+        let crossed = before < full && state.pending.len() >= full;
+        drop(state);
+        if crossed {
+            self.ring();
+        }
+        Ok(())
+    }
+
+    /// Waits until everything appended before this call is safe.
+    pub fn synced(self: &Arc<Journal>) -> Wait {
+        let until = self.lock().appended;
+        Wait { journal: Arc::clone(self), until: Until::Durable(until) }
+    }
+
+    /// Waits until there is room for more records.
+    pub fn room(self: &Arc<Journal>) -> Wait {
+        Wait { journal: Arc::clone(self), until: Until::Room }
+    }
+
+    /// Whether there is room for more records now.
+    pub fn has_room(&self) -> bool {
+        self.lock().pending.len() < PENDING_BYTES_MAX
+    }
+
+    /// Whether somebody waits for what is not yet written.
+    pub fn is_wanted(&self) -> bool {
+        let state = self.lock();
+        state.wanted || state.pending.len() >= PENDING_BYTES_MAX / 4
+    }
+
+    /// Why nothing is safe any more, if so.
+    pub fn failure(&self) -> Option<Error> {
+        self.lock().failed.clone()
+    }
+
+    fn take(&self) -> (Vec<u8>, u64) {
+        let mut state = self.lock();
+        state.wanted = false;
+        (std::mem::take(&mut state.pending), state.appended)
+    }
+
+    fn settle(&self, result: Result<u64>) {
+        let mut state = self.lock();
+        match result {
+            Ok(durable) => state.durable = durable,
+            Err(error) => {
+                state.pending = Vec::new();
+                state.failed.get_or_insert(error);
+            }
+        }
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+enum Until {
+    Durable(u64),
+    Room,
+}
+
+/// A wait for the disk.
+pub struct Wait {
+    journal: Arc<Journal>,
+    until: Until,
+}
+
+impl Future for Wait {
+    type Output = Result<()>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let mut state = self.journal.lock();
+        let there = match self.until {
+            Until::Durable(until) => state.durable >= until,
+            Until::Room => state.pending.len() < PENDING_BYTES_MAX,
+        };
+        if there {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(error) = &state.failed {
+            return Poll::Ready(Err(error.clone()));
+        }
+        if !state.wakers.iter().any(|waker| waker.will_wake(context.waker())) {
+            state.wakers.push(context.waker().clone());
+        }
+        let first = !std::mem::replace(&mut state.wanted, true);
+        drop(state);
+        if first {
+            self.journal.ring();
+        }
+        Poll::Pending
+    }
+}

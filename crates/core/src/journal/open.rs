@@ -1,0 +1,240 @@
+//! Making a journal, and coming back to one.
+
+use super::format::{Frame, LOG, SUPERBLOCKS, Segment, Superblock, frame_bytes};
+use super::writer::{Space, Writer, offset_of, records};
+use super::{BLOCK_BYTES, Journal, Medium, Options, Sink, check_segment_bytes};
+use crate::error::{Code, Error, Result};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Makes an empty journal, whatever was there before.
+///
+/// # Errors
+/// If the medium fails, or the options make no sense.
+pub fn create<M: Medium>(mut medium: M, options: &Options) -> Result<Writer<M>> {
+    check_segment_bytes(options.segment_bytes)?;
+    // What an older journal left in the other place must not be taken for a newer one of this.
+    medium.write(0, &[0; SUPERBLOCKS as usize * BLOCK_BYTES])?;
+    medium.sync()?;
+    let superblock = Superblock {
+        generation: 0,
+        segment_bytes: options.segment_bytes,
+        life: 0,
+        snapshot: 0,
+        snapshot_segments: 0,
+        snapshot_frames: 0,
+        log_start: 0,
+    };
+    let mut writer = fresh(medium, options, superblock);
+    writer.put(Superblock { generation: 1, life: 1, ..superblock })?;
+    Ok(writer)
+}
+
+fn fresh<M: Medium>(medium: M, options: &Options, superblock: Superblock) -> Writer<M> {
+    Writer {
+        medium,
+        options: *options,
+        journal: Journal::new(superblock.segment_bytes),
+        next: superblock.log_start,
+        superblock,
+        space: Space::default(),
+        log: VecDeque::new(),
+        log_used: None,
+        log_bytes: 0,
+        snapshot: Vec::new(),
+        checkpoint: None,
+    }
+}
+
+/// Opens a journal, and gives what it held to `sink`.
+///
+/// # Errors
+/// [`Code::Damaged`] if there is none, or what was synced is not there any more; [`Code::Version`],
+/// [`Code::Invalid`] for one of another format or owner; what the sink or the medium say.
+pub fn open<M: Medium>(mut medium: M, options: &Options, sink: &mut dyn Sink) -> Result<Writer<M>> {
+    let superblock = read_superblock(&mut medium, options)?;
+    let mut writer = fresh(medium, options, superblock);
+    let mut reader = Reader::scan(&mut writer)?;
+    reader.snapshot(&mut writer, sink)?;
+    reader.log(&mut writer, sink)?;
+    reader.refuse_holes(&mut writer)?;
+    let used: BTreeSet<u64> =
+        writer.snapshot.iter().copied().chain(writer.log.iter().map(|&(_, index)| index)).collect();
+    writer.space.free = (0..writer.space.count).filter(|index| !used.contains(index)).collect();
+    // What a crash left behind the end is of an older life than what comes there next.
+    let generation = superblock.generation + 1;
+    let life = superblock.life.max(reader.life) + 1;
+    writer.put(Superblock { generation, life, ..superblock })?;
+    Ok(writer)
+}
+
+fn damaged(cause: impl Into<String>) -> Error {
+    Error::because(Code::Damaged, cause)
+}
+
+fn read_superblock<M: Medium>(medium: &mut M, options: &Options) -> Result<Superblock> {
+    let length = medium.length()?;
+    if length < SUPERBLOCKS * BLOCK_BYTES as u64 {
+        return Err(damaged(format!("no journal here: only {length} bytes")));
+    }
+    let mut newest: Option<Superblock> = None;
+    for slot in 0..SUPERBLOCKS {
+        let mut block = vec![0; BLOCK_BYTES];
+        medium.read(slot * BLOCK_BYTES as u64, &mut block)?;
+        let found = Superblock::decode(&block, &options.identity)?;
+        newest = [newest, found].into_iter().flatten().max_by_key(|found| found.generation);
+    }
+    newest.ok_or_else(|| damaged("no journal here: neither superblock is whole"))
+}
+
+struct Reader {
+    /// By stream and first: the newest life, and where.
+    segments: BTreeMap<(u64, u64), (u64, u64)>,
+    /// Segments whose heads are not whole.
+    headless: Vec<u64>,
+    /// The newest life in any head.
+    life: u64,
+    done: u64,
+    all: u64,
+}
+
+impl Reader {
+    /// Reads the heads of all segments.
+    fn scan<M: Medium>(writer: &mut Writer<M>) -> Result<Reader> {
+        let segment_bytes = writer.superblock.segment_bytes;
+        let length = writer.medium.length()?;
+        let mut segments: BTreeMap<(u64, u64), (u64, u64)> = BTreeMap::new();
+        let (mut headless, mut life) = (Vec::new(), 0);
+        let mut block = vec![0; BLOCK_BYTES];
+        let mut index = 0;
+        while offset_of(segment_bytes, index) < length {
+            writer.medium.read(offset_of(segment_bytes, index), &mut block)?;
+            match Segment::decode(&block, &writer.options.identity) {
+                Some(segment) => {
+                    let place = segments.entry((segment.stream, segment.first)).or_default();
+                    *place = (*place).max((segment.life, index));
+                    life = life.max(segment.life);
+                }
+                None => headless.push(index),
+            }
+            index += 1;
+        }
+        writer.space.count = index;
+        let snapshot = writer.superblock.snapshot_segments;
+        let log = segments.range((LOG, writer.superblock.log_start)..(LOG + 1, 0)).count() as u64;
+        Ok(Reader { segments, headless, life, done: 0, all: (snapshot + log) * segment_bytes })
+    }
+
+    fn segment<M: Medium>(&mut self, writer: &mut Writer<M>, index: u64) -> Result<Vec<u8>> {
+        let segment_bytes = writer.superblock.segment_bytes;
+        let offset = offset_of(segment_bytes, index);
+        // The last one may be written in part, and cut by a crash wherever it liked.
+        let length = writer.medium.length()?.saturating_sub(offset).min(segment_bytes);
+        let mut bytes = vec![0; (length as usize).next_multiple_of(BLOCK_BYTES)];
+        writer.medium.read(offset, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn advance<M>(&mut self, writer: &Writer<M>, sink: &mut dyn Sink) {
+        self.done += writer.superblock.segment_bytes;
+        sink.progress(self.done.min(self.all), self.all);
+    }
+
+    fn snapshot<M: Medium>(&mut self, writer: &mut Writer<M>, sink: &mut dyn Sink) -> Result<()> {
+        let Superblock { snapshot: id, snapshot_segments, snapshot_frames, .. } = writer.superblock;
+        let mut frames = 0;
+        for number in 0..snapshot_segments {
+            let Some(&(life, index)) = self.segments.get(&(id, number)) else {
+                return Err(damaged(format!("segment {number} of snapshot {id} is gone")));
+            };
+            let bytes = self.segment(writer, index)?;
+            let mut at = BLOCK_BYTES;
+            while let Some((frame, payload)) =
+                bytes.get(at..).and_then(|rest| Frame::decode(rest, &writer.options.identity))
+                && (frame.stream, frame.sequence, frame.life) == (id, frames, life)
+            {
+                give(payload, sink)?;
+                frames += 1;
+                at += frame_bytes(payload.len());
+            }
+            writer.snapshot.push(index);
+            self.advance(writer, sink);
+        }
+        match frames == snapshot_frames {
+            true => Ok(()),
+            false => Err(damaged(format!(
+                "frame {frames} of {snapshot_frames} of snapshot {id} does not match its checksum"
+            ))),
+        }
+    }
+
+    fn log<M: Medium>(&mut self, writer: &mut Writer<M>, sink: &mut dyn Sink) -> Result<()> {
+        let mut life = 0;
+        while let Some(&(segment_life, index)) = self.segments.get(&(LOG, writer.next)) {
+            if segment_life < life {
+                break;
+            }
+            let first = writer.next;
+            let bytes = self.segment(writer, index)?;
+            let mut at = BLOCK_BYTES;
+            while let Some((frame, payload)) =
+                bytes.get(at..).and_then(|rest| Frame::decode(rest, &writer.options.identity))
+                && (frame.stream, frame.sequence) == (LOG, writer.next)
+                && frame.life == segment_life
+                // Who came back before us ended here, and went on elsewhere.
+                && self.segments.get(&(LOG, writer.next)).is_none_or(|next| {
+                    next.0 <= segment_life || writer.next == first
+                })
+            {
+                give(payload, sink)?;
+                life = frame.life;
+                writer.next += 1;
+                at += frame_bytes(payload.len());
+                writer.log_bytes += frame_bytes(payload.len()) as u64;
+            }
+            if writer.next == first {
+                break;
+            }
+            writer.log.push_back((first, index));
+            self.advance(writer, sink);
+        }
+        Ok(())
+    }
+
+    /// Frames are written only when those before have been synced, or together with them: a frame
+    /// that says so of what is not there shows that something was lost since.
+    fn refuse_holes<M: Medium>(&mut self, writer: &mut Writer<M>) -> Result<()> {
+        let hole = |frame: &Frame, end: u64| frame.stream == LOG && frame.synced > end;
+        // All frames that could follow are in segments that begin behind the end, or behind it in
+        // the last one, or where a head is spoilt.
+        let last = writer.log.back().map(|&(_, index)| index);
+        let behind = self.segments.iter().filter_map(|(&(stream, first), &(_, index))| {
+            (stream == LOG && first >= writer.next).then_some(index)
+        });
+        let headless = self.headless.iter().copied();
+        for index in behind.chain(last).chain(headless).collect::<Vec<_>>() {
+            let bytes = self.segment(writer, index)?;
+            for block in bytes.chunks_exact(BLOCK_BYTES) {
+                let at = block.as_ptr().addr() - bytes.as_ptr().addr();
+                let Some(frame) = Frame::peek(block).filter(|frame| hole(frame, writer.next))
+                else {
+                    continue;
+                };
+                if Frame::decode(&bytes[at..], &writer.options.identity).is_some() {
+                    let offset = offset_of(writer.superblock.segment_bytes, index) + at as u64;
+                    return Err(damaged(format!(
+                        "frame {} of the log does not match its checksum, though frame {} at offset {offset} was written after it was synced",
+                        writer.next, frame.sequence
+                    )));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn give(payload: &[u8], sink: &mut dyn Sink) -> Result<()> {
+    for record in records(payload) {
+        sink.record(record.ok_or_else(|| damaged("a record is longer than its frame"))?)?;
+    }
+    Ok(())
+}
