@@ -206,12 +206,16 @@ struct bounds {
 
 static void bound(struct bounds *bounds, const struct built *of, int64_t at, int64_t count)
 {
+    int64_t reach, low, high;
     if (count <= 0) {
         return;
     }
-    int64_t reach = (count - 1) * of->extent;
-    int64_t low = at + of->low + (reach < 0 ? reach : 0);
-    int64_t high = at + of->low + of->extent + (reach > 0 ? reach : 0);
+    /* Open MPI's bounds of some structures without data are the least and the greatest there are. */
+    if (__builtin_mul_overflow(count - 1, of->extent, &reach) ||
+        __builtin_add_overflow(at + (reach < 0 ? reach : 0), of->low, &low) ||
+        __builtin_add_overflow(at + of->low + (reach > 0 ? reach : 0), of->extent, &high)) {
+        return;
+    }
     bounds->low = !bounds->any || low < bounds->low ? low : bounds->low;
     bounds->high = !bounds->any || high > bounds->high ? high : bounds->high;
     bounds->any = true;

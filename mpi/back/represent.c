@@ -1,6 +1,10 @@
 #include "represent.h"
+#include "back.h"
 
+#include <pthread.h>
 #include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum {
     B_BYTES = 1, /* characters, logicals of one byte, what is opaque */
@@ -192,4 +196,350 @@ int named_info_f90(int combiner, int precision, int range, int64_t size, struct 
     }
     (void)range;
     return out->basic == 0 ? MPI_ERR_UNSUPPORTED_DATAREP : MPI_SUCCESS;
+}
+
+/* ---- representations --------------------------------------------------------------------- */
+
+#define REGISTERED_MAX 64
+
+static const struct representation built_in[] = {
+    {.name = "native", .how = REPRESENT_AS_MEMORY},
+    /* Between nodes of one kind there is nothing to convert. */
+    {.name = "internal", .how = REPRESENT_AS_MEMORY},
+    {.name = "external32", .how = REPRESENT_EXTERNAL32},
+};
+static struct representation registered[REGISTERED_MAX];
+static int registered_count;
+static pthread_mutex_t registered_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static const struct representation *find(const char *name)
+{
+    for (size_t i = 0; i < sizeof built_in / sizeof built_in[0]; i++) {
+        if (strcmp(built_in[i].name, name) == 0) {
+            return &built_in[i];
+        }
+    }
+    for (int i = 0; i < registered_count; i++) {
+        if (strcmp(registered[i].name, name) == 0) {
+            return &registered[i];
+        }
+    }
+    return NULL;
+}
+
+const struct representation *representation_find(const char *name)
+{
+    pthread_mutex_lock(&registered_lock);
+    const struct representation *found = find(name);
+    pthread_mutex_unlock(&registered_lock);
+    return found;
+}
+
+static int keep(const char *name, representation_function *read, representation_function *write,
+                bool large, MPI_Datarep_extent_function *extent, void *state)
+{
+    if (name == NULL || extent == NULL || strlen(name) >= MPI_MAX_DATAREP_STRING) {
+        return MPI_ERR_ARG;
+    }
+    int error = MPI_SUCCESS;
+    pthread_mutex_lock(&registered_lock);
+    if (find(name) != NULL) {
+        error = MPI_ERR_DUP_DATAREP;
+    } else if (registered_count == REGISTERED_MAX) {
+        error = MPI_ERR_NO_MEM;
+    } else {
+        struct representation *made = &registered[registered_count++];
+        strcpy(made->name, name);
+        made->how = REPRESENT_BY_PROGRAM;
+        made->read = read;
+        made->write = write;
+        made->large = large;
+        made->extent = extent;
+        made->state = state;
+    }
+    pthread_mutex_unlock(&registered_lock);
+    return error;
+}
+
+int representation_convert(const struct representation *how, bool write, void *buffer,
+                           MPI_Datatype type, int64_t count, void *outside)
+{
+    representation_function *function = write ? how->write : how->read;
+#if MPI_VERSION >= 4
+    if (how->large) {
+        return ((MPI_Datarep_conversion_function_c *)function)(buffer, type, count, outside, 0,
+                                                               how->state);
+    }
+#endif
+    if (count > INT32_MAX) {
+        return MPI_ERR_COUNT;
+    }
+    return ((MPI_Datarep_conversion_function *)function)(buffer, type, (int)count, outside, 0,
+                                                         how->state);
+}
+
+/* MPI_Register_datarep, as the front library hands it on: the MPI has agreed to it. */
+EXPORT int weir_mpi_Register_datarep(const char *name, MPI_Datarep_conversion_function *read,
+                                     MPI_Datarep_conversion_function *write,
+                                     MPI_Datarep_extent_function *extent, void *state);
+int weir_mpi_Register_datarep(const char *name, MPI_Datarep_conversion_function *read,
+                              MPI_Datarep_conversion_function *write,
+                              MPI_Datarep_extent_function *extent, void *state)
+{
+    return keep(name, read == MPI_CONVERSION_FN_NULL ? NULL : (representation_function *)read,
+                write == MPI_CONVERSION_FN_NULL ? NULL : (representation_function *)write, false,
+                extent, state);
+}
+
+#if MPI_VERSION >= 4
+EXPORT int weir_mpi_Register_datarep_c(const char *name, MPI_Datarep_conversion_function_c *read,
+                                       MPI_Datarep_conversion_function_c *write,
+                                       MPI_Datarep_extent_function *extent, void *state);
+int weir_mpi_Register_datarep_c(const char *name, MPI_Datarep_conversion_function_c *read,
+                                MPI_Datarep_conversion_function_c *write,
+                                MPI_Datarep_extent_function *extent, void *state)
+{
+    return keep(name, read == MPI_CONVERSION_FN_NULL_C ? NULL : (representation_function *)read,
+                write == MPI_CONVERSION_FN_NULL_C ? NULL : (representation_function *)write, true,
+                extent, state);
+}
+#endif
+
+static int external_size(MPI_Datatype type, int64_t *size, void *state)
+{
+    (void)state;
+    struct named named;
+    int error = named_info(type, &named);
+    if (error != MPI_SUCCESS) {
+        /* What MPI_Type_create_f90_* gave has the size of its native form in external32 too. */
+        MPI_Count bytes = 0;
+        error = PMPI_Type_size_x(type, &bytes);
+        *size = bytes;
+        return error;
+    }
+    *size = (int64_t)basics[named.basic].external * named.components;
+    *size += named.second == 0 ? 0 : basics[named.second].external;
+    return MPI_SUCCESS;
+}
+
+static int program_size(MPI_Datatype type, int64_t *size, void *state)
+{
+    const struct representation *representation = state;
+    MPI_Aint bytes = 0;
+    int error = representation->extent(type, &bytes, representation->state);
+    *size = bytes;
+    return error == MPI_SUCCESS ? MPI_SUCCESS : MPI_ERR_CONVERSION;
+}
+
+static int one(MPI_Datatype type, int64_t *size, void *state)
+{
+    (void)type;
+    (void)state;
+    *size = 1;
+    return MPI_SUCCESS;
+}
+
+int representation_flatten(const struct representation *representation, MPI_Datatype type,
+                           struct flat **out)
+{
+    switch (representation->how) {
+    case REPRESENT_EXTERNAL32:
+        return flat_resized(type, external_size, NULL, out);
+    case REPRESENT_BY_PROGRAM:
+        return flat_resized(type, program_size, (void *)(uintptr_t)representation, out);
+    default:
+        return flat_get(type, FLAT_NATIVE, out);
+    }
+}
+
+int representation_elements(MPI_Datatype type, int64_t *elements)
+{
+    struct flat *flat;
+    int error = flat_resized(type, one, NULL, &flat);
+    *elements = error == MPI_SUCCESS ? flat->size : 0;
+    flat_release(flat);
+    return error;
+}
+
+/* ---- external32 -------------------------------------------------------------------------- */
+
+static void reverse(unsigned char *to, const unsigned char *from, int size)
+{
+    for (int i = 0; i < size; i++) {
+        to[i] = from[size - 1 - i];
+    }
+}
+
+/* Arrays of what only changes its order. */
+static void swap(unsigned char *to, const unsigned char *from, int64_t bytes, int size)
+{
+    switch (size) {
+    case 1:
+        memcpy(to, from, (size_t)bytes);
+        return;
+    case 2:
+        for (int64_t i = 0; i < bytes; i += 2) {
+            uint16_t word;
+            memcpy(&word, from + i, sizeof word);
+            word = __builtin_bswap16(word);
+            memcpy(to + i, &word, sizeof word);
+        }
+        return;
+    case 4:
+        for (int64_t i = 0; i < bytes; i += 4) {
+            uint32_t word;
+            memcpy(&word, from + i, sizeof word);
+            word = __builtin_bswap32(word);
+            memcpy(to + i, &word, sizeof word);
+        }
+        return;
+    case 8:
+        for (int64_t i = 0; i < bytes; i += 8) {
+            uint64_t word;
+            memcpy(&word, from + i, sizeof word);
+            word = __builtin_bswap64(word);
+            memcpy(to + i, &word, sizeof word);
+        }
+        return;
+    default:
+        for (int64_t i = 0; i < bytes; i += size) {
+            reverse(to + i, from + i, size);
+        }
+    }
+}
+
+/* An integer of another size; whether it fits. */
+static bool narrow(unsigned char *external, const unsigned char *native, struct basic basic)
+{
+    uint64_t value = 0;
+    memcpy(&value, native, basic.native);
+    int bits = 8 * basic.external;
+    bool fits = value >> bits == 0;
+    if (basic.kind == BASIC_SIGNED) {
+        int64_t number = (int64_t)(value << (64 - 8 * basic.native)) >> (64 - 8 * basic.native);
+        fits = number >= -(INT64_C(1) << (bits - 1)) && number < INT64_C(1) << (bits - 1);
+    }
+    reverse(external, (const unsigned char *)&value, basic.external);
+    return fits;
+}
+
+static void widen(unsigned char *native, const unsigned char *external, struct basic basic)
+{
+    uint64_t value = 0;
+    reverse((unsigned char *)&value, external, basic.external);
+    if (basic.kind == BASIC_SIGNED) {
+        int shift = 64 - 8 * basic.external;
+        value = (uint64_t)((int64_t)(value << shift) >> shift);
+    }
+    memcpy(native, &value, basic.native);
+}
+
+/* x87's number has 15 bits of exponent, as binary128 has, and 64 of mantissa, of which the first is
+ * written; binary128 has 112 behind one that is not. */
+static void to_quad(unsigned char *external, const unsigned char *native)
+{
+    uint64_t mantissa;
+    uint16_t head;
+    memcpy(&mantissa, native, sizeof mantissa);
+    memcpy(&head, native + 8, sizeof head);
+    uint64_t fraction = mantissa & ~(UINT64_C(1) << 63);
+    if ((head & 0x7fff) == 0 && fraction != mantissa) {
+        head |= 1;
+    }
+    unsigned char quad[16] = {0};
+    uint64_t low = fraction << 49, high = (uint64_t)head << 48 | fraction >> 15;
+    memcpy(quad, &low, sizeof low);
+    memcpy(quad + 8, &high, sizeof high);
+    reverse(external, quad, 16);
+}
+
+static void from_quad(unsigned char *native, const unsigned char *external)
+{
+    unsigned char quad[16];
+    uint64_t low, high;
+    reverse(quad, external, 16);
+    memcpy(&low, quad, sizeof low);
+    memcpy(&high, quad + 8, sizeof high);
+    uint16_t head = (uint16_t)(high >> 48);
+    uint64_t fraction = (high & 0xffffffffffff) << 15 | low >> 49;
+    uint64_t rest = low & ((UINT64_C(1) << 49) - 1), half = UINT64_C(1) << 48;
+    bool number = (head & 0x7fff) != 0x7fff;
+    if (!number && fraction == 0 && rest != 0) {
+        fraction = 1; /* a NaN whose bits lie low stays one */
+    }
+    /* To the nearest, ties to even; a carry goes into the exponent, up to infinity. */
+    if (number && (rest > half || (rest == half && (fraction & 1) != 0))) {
+        fraction++;
+        if (fraction >> 63 != 0) {
+            fraction = 0;
+            head++;
+        }
+    }
+    bool normal = (head & 0x7fff) != 0;
+    uint64_t mantissa = fraction | (uint64_t)normal << 63;
+    memset(native, 0, sizeof(long double));
+    memcpy(native, &mantissa, sizeof mantissa);
+    memcpy(native + 8, &head, sizeof head);
+}
+
+/* One run of elements; false: a number does not fit. */
+static bool convert_run(enum convert way, unsigned char *native, unsigned char *external,
+                        int64_t count, struct basic basic)
+{
+    bool fits = true;
+    bool write = way == CONVERT_WRITE;
+    if (basic.kind == BASIC_PLAIN || (basic.kind != BASIC_EXTENDED && basic.native == basic.external)) {
+        swap(write ? external : native, write ? native : external, count * basic.native,
+             basic.native);
+        return true;
+    }
+    for (int64_t i = 0; i < count; i++, native += basic.native, external += basic.external) {
+        if (basic.kind == BASIC_EXTENDED) {
+            if (write) {
+                to_quad(external, native);
+            } else {
+                from_quad(native, external);
+            }
+        } else if (write) {
+            fits &= narrow(external, native, basic);
+        } else {
+            widen(native, external, basic);
+        }
+    }
+    return fits;
+}
+
+struct converted convert(enum convert way, struct cursor *cursor, int64_t from, int64_t to,
+                         unsigned char *external, int64_t room)
+{
+    struct converted done = {0};
+    cursor_seek(cursor, from);
+    while (from + done.native < to) {
+        int64_t left = to - from - done.native;
+        /* An element is at most as large outside as in memory. */
+        int64_t most = room - done.external < left ? room - done.external : left;
+        if (most <= 0) {
+            break;
+        }
+        struct strided runs = cursor_next(cursor, most);
+        struct basic basic = basic_info(runs.basic);
+        int64_t each = runs.length / basic.native;
+        for (int64_t i = 0; i < runs.count && each > 0; i++) {
+            unsigned char *native = (unsigned char *)(intptr_t)(runs.offset + i * runs.stride);
+            if (way != CONVERT_MEASURE &&
+                !convert_run(way, native, external + done.external, each, basic)) {
+                done.overflow = true;
+            }
+            done.native += each * basic.native;
+            done.external += each * basic.external;
+        }
+        if (each * basic.native != runs.length) {
+            /* The cut went through an element. */
+            cursor_seek(cursor, from + done.native);
+            if (each == 0) {
+                break;
+            }
+        }
+    }
+    return done;
 }

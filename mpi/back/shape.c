@@ -323,6 +323,12 @@ void cursor_end(struct cursor *cursor)
     }
 }
 
+/* Where the tiles behind the last one lie may be beyond all numbers; nothing is ever there. */
+static int64_t reach(int64_t origin, int64_t index, int64_t stride)
+{
+    return (int64_t)((uint64_t)origin + (uint64_t)index * (uint64_t)stride);
+}
+
 /* The entry of a list in which the byte of data `position` lies. */
 static int64_t find(const struct shape *list, int64_t position)
 {
@@ -345,12 +351,12 @@ static void descend(struct cursor *cursor, const struct shape *node, int64_t ori
 {
     while (node != NULL && node->kind != SHAPE_RUN) {
         struct shape_frame *frame = &cursor->frames[cursor->depth++];
-        *frame = (struct shape_frame){.node = node, .origin = origin + node->at};
+        *frame = (struct shape_frame){.node = node, .origin = reach(origin, 1, node->at)};
         if (node->kind == SHAPE_REPEAT) {
             const struct shape *child = node->of.repeat.child;
             frame->index = position / child->size;
             position -= frame->index * child->size;
-            origin = frame->origin + frame->index * node->of.repeat.stride;
+            origin = reach(frame->origin, frame->index, node->of.repeat.stride);
             node = child;
         } else {
             frame->index = position == 0 ? 0 : find(node, position);
@@ -383,7 +389,7 @@ static void advance(struct cursor *cursor, int64_t count)
         if (node->kind == SHAPE_REPEAT) {
             if (frame->index < node->of.repeat.count) {
                 descend(cursor, node->of.repeat.child,
-                        frame->origin + frame->index * node->of.repeat.stride, 0);
+                        reach(frame->origin, frame->index, node->of.repeat.stride), 0);
                 return;
             }
         } else if (frame->index < node->of.list.count) {
@@ -405,7 +411,7 @@ struct strided cursor_next(struct cursor *cursor, int64_t bytes_max)
     if (node->kind == SHAPE_REPEAT) {
         const struct shape *run = node->of.repeat.child;
         int64_t stride = node->of.repeat.stride, left = node->of.repeat.count - frame->index;
-        offset = frame->origin + frame->index * stride + run->at + skip;
+        offset = reach(frame->origin, frame->index, stride) + run->at + skip;
         length = run->size;
         basic = run->basic;
         if (length == stride) {

@@ -1,61 +1,156 @@
-/* For now: bytes. */
 #include "view.h"
 #include "error.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct view {
-    MPI_Offset displacement;
-};
+/* A datatype that stays when the program frees its own. */
+static int keep(MPI_Datatype type, MPI_Datatype *kept)
+{
+    *kept = type;
+    return type_is_named(type) ? MPI_SUCCESS : PMPI_Type_dup(type, kept);
+}
+
+static void drop(MPI_Datatype *type)
+{
+    if (*type != MPI_DATATYPE_NULL && !type_is_named(*type)) {
+        PMPI_Type_free(type);
+    }
+}
+
+/* What MPI demands of an etype and a filetype. */
+static int check(const struct view *view)
+{
+    const struct flat *tile = view->tile;
+    const struct shape *shape = tile->shape;
+    if (shape == NULL) {
+        return MPI_SUCCESS;
+    }
+    if (view->etype_size == 0 || tile->size % view->etype_size != 0) {
+        return error_set(MPI_ERR_ARG,
+                         "set view: the filetype has %lld bytes of data, which is no multiple of the "
+                         "etype's %lld; the view stays as it was",
+                         (long long)tile->size, (long long)view->etype_size);
+    }
+    if (shape->low < 0 || !shape->ordered) {
+        return error_set(MPI_ERR_ARG,
+                         "set view: the filetype's displacements are negative or decrease; the view "
+                         "stays as it was");
+    }
+    if (tile->extent < 0) {
+        return error_set(MPI_ERR_ARG,
+                         "set view: the filetype's extent is negative; the view stays as it was");
+    }
+    return MPI_SUCCESS;
+}
+
+static int fill(struct view *view, MPI_Datatype etype, MPI_Datatype filetype)
+{
+    struct flat *unit;
+    int class = representation_flatten(view->representation, etype, &unit);
+    if (class == MPI_SUCCESS) {
+        view->etype_size = unit->size;
+        flat_release(unit);
+        class = representation_flatten(view->representation, filetype, &view->tile);
+    }
+    if (class == MPI_SUCCESS) {
+        class = keep(etype, &view->etype);
+    }
+    if (class == MPI_SUCCESS) {
+        class = keep(filetype, &view->filetype);
+    }
+    if (class != MPI_SUCCESS) {
+        return error_set(class, "set view: the datatypes cannot be used in the representation %s; "
+                                "the view stays as it was",
+                         view->representation->name);
+    }
+    return check(view);
+}
 
 int view_make(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype,
               const char *representation, struct view **out)
 {
-    if (etype != MPI_BYTE || filetype != MPI_BYTE || strcmp(representation, "native") != 0)
-        return error_set(MPI_ERR_UNSUPPORTED_OPERATION, "set view: only bytes for now");
-    struct view *view = malloc(sizeof *view);
-    if (view == NULL)
-        return error_set(MPI_ERR_NO_MEM, "set view: no memory");
-    view->displacement = displacement;
+    *out = NULL;
+    if (etype == MPI_DATATYPE_NULL || filetype == MPI_DATATYPE_NULL) {
+        return error_set(MPI_ERR_TYPE, "set view: a datatype is null; the view stays as it was");
+    }
+    const struct representation *how =
+        representation == NULL ? NULL : representation_find(representation);
+    if (how == NULL) {
+        return error_set(MPI_ERR_UNSUPPORTED_DATAREP,
+                         "set view: there is no data representation %s; the view stays as it was",
+                         representation == NULL ? "(null)" : representation);
+    }
+    struct view *view = calloc(1, sizeof *view);
+    if (view == NULL) {
+        return error_set(MPI_ERR_NO_MEM, "set view: no memory; the view stays as it was");
+    }
+    *view = (struct view){.displacement = displacement,
+                          .etype = MPI_DATATYPE_NULL,
+                          .filetype = MPI_DATATYPE_NULL,
+                          .representation = how};
+    int class = fill(view, etype, filetype);
+    if (class != MPI_SUCCESS) {
+        view_free(view);
+        return class;
+    }
     *out = view;
     return MPI_SUCCESS;
 }
 
 void view_free(struct view *view)
 {
+    if (view == NULL) {
+        return;
+    }
+    drop(&view->etype);
+    drop(&view->filetype);
+    flat_release(view->tile);
     free(view);
 }
 
 MPI_Count view_etype_size(const struct view *view)
 {
-    (void)view;
-    return 1;
+    return view->etype_size;
 }
 
 MPI_Offset view_byte_offset(const struct view *view, MPI_Offset position)
 {
-    return view->displacement + position;
+    const struct flat *tile = view->tile;
+    if (tile->shape == NULL) {
+        return view->displacement;
+    }
+    return view->displacement + shape_locate(tile->shape, tile->extent, position);
 }
 
 MPI_Offset view_position(const struct view *view, MPI_Offset file_offset)
 {
-    return file_offset > view->displacement ? file_offset - view->displacement : 0;
+    const struct flat *tile = view->tile;
+    return shape_data_before(tile->shape, tile->extent, file_offset - view->displacement);
 }
 
 int view_describe(const struct view *view, MPI_Offset *displacement, MPI_Datatype *etype,
                   MPI_Datatype *filetype, char *representation)
 {
     *displacement = view->displacement;
-    *etype = *filetype = MPI_BYTE;
-    strcpy(representation, "native");
-    return MPI_SUCCESS;
+    strcpy(representation, view->representation->name);
+    int class = keep(view->etype, etype);
+    if (class == MPI_SUCCESS) {
+        class = keep(view->filetype, filetype);
+    }
+    return class == MPI_SUCCESS ? class : error_set(class, "get view: the MPI gives no datatype");
 }
 
 int view_type_extent(const struct view *view, MPI_Datatype datatype, MPI_Count *extent)
 {
-    (void)view;
-    MPI_Count lower;
-    PMPI_Type_get_extent_x(datatype, &lower, extent);
+    struct flat *flat;
+    int class = datatype == MPI_DATATYPE_NULL
+                    ? MPI_ERR_TYPE
+                    : representation_flatten(view->representation, datatype, &flat);
+    if (class != MPI_SUCCESS) {
+        return error_set(class, "get type extent: the datatype cannot be used in this representation");
+    }
+    *extent = flat->extent;
+    flat_release(flat);
     return MPI_SUCCESS;
 }

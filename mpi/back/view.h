@@ -3,8 +3,15 @@
 #define WEIR_MPI_VIEW_H
 
 #include "back.h"
+#include "represent.h"
 
-struct view;
+struct view {
+    MPI_Offset displacement;
+    MPI_Datatype etype, filetype; /* our own, or predefined */
+    const struct representation *representation;
+    struct flat *tile;  /* the filetype as it lies in the file */
+    int64_t etype_size; /* as it lies in the file */
+};
 
 /* Makes a view; the datatypes may be freed by the caller. An MPI error class. */
 int view_make(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype,
