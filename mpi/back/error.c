@@ -131,7 +131,7 @@ static void call_default_handler(int code)
         PMPI_File_call_errhandler(file, code);
         GENUINE(File_close)(&file);
     }
-    /* The handler is not freed: MPICH gives it out without counting that. */
+    PMPI_Errhandler_free(&handler);
 }
 
 int error_raise(struct weir_mpi_file *file, int class)

@@ -28,11 +28,7 @@ pub(crate) struct Waits {
 #[derive(Default)]
 struct State {
     last: u64,
-    /// Of whose end there may be news.
     waiting: BTreeSet<u64>,
-    /// Those of them of which the service has said that they wait: one that it has not heard of it
-    /// would take for lapsed.
-    begun: BTreeSet<u64>,
     ended: BTreeMap<u64, Option<Code>>,
     /// Of which the service may still tell.
     known: Vec<u64>,
@@ -48,26 +44,24 @@ impl Waits {
         state.last
     }
 
-    /// A wait is about to be asked for.
-    fn expect(&self, ticket: u64) {
+    fn begin(&self, ticket: u64) {
         lock(&self.state).waiting.insert(ticket);
     }
 
-    fn forget(&self, ticket: u64) {
+    fn end(&self, ticket: u64) {
         let mut state = lock(&self.state);
         state.waiting.remove(&ticket);
-        state.begun.remove(&ticket);
         state.ended.remove(&ticket);
     }
 
-    /// Until the wait, which has begun, has ended.
+    /// Until the wait has ended.
     fn wait(&self, engine: &Engine, ticket: u64) -> Result<()> {
-        lock(&self.state).begun.insert(ticket);
         loop {
             let mut state = lock(&self.state);
-            if let Some(failure) = state.ended.remove(&ticket) {
-                state.begun.remove(&ticket);
-                return failure.map_or(Ok(()), |code| Err(Error::new(code)));
+            match state.ended.remove(&ticket) {
+                Some(None) => return Ok(()),
+                Some(Some(code)) => return Err(Error::new(code)),
+                None => {}
             }
             if state.asking {
                 let woken = self.changed.wait_timeout(state, PATIENCE);
@@ -75,8 +69,7 @@ impl Waits {
                 continue;
             }
             state.asking = true;
-            let named = |ticket: &&u64| !state.ended.contains_key(ticket);
-            let tickets: Vec<u64> = state.begun.iter().filter(named).copied().collect();
+            let tickets: Vec<u64> = state.waiting.iter().copied().collect();
             let known = std::mem::take(&mut state.known);
             drop(state);
             let told =
@@ -115,12 +108,12 @@ impl OpenFile {
         let own = engine.run(self.own())?;
         self.locked.store(true, Ordering::Release);
         let ticket = engine.waits.number();
-        engine.waits.expect(ticket);
+        engine.waits.begin(ticket);
         let taken = engine.run(own.take_lock(range, Some(ticket))).and_then(|held| match held {
             true => Ok(()),
             false => engine.waits.wait(engine, ticket),
         });
-        engine.waits.forget(ticket);
+        engine.waits.end(ticket);
         if taken.is_err() {
             // Whether it was had is open where the network failed: it must not be.
             let fs = engine.pool()?.fs();

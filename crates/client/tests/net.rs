@@ -33,7 +33,6 @@ fn question() -> Call {
         once: false,
         source: Vec::new(),
         sink: Vec::new(),
-        basin: None,
         lane: 0,
     }
 }
