@@ -103,9 +103,58 @@ static void show(void)
         fprintf(stderr, "weir: %s\n", error_text);
 }
 
+/* Handlers that the program has made in C: what they are is not to be had from the MPI. */
+enum { HANDLERS_MAX = 64 };
+static struct {
+    MPI_Errhandler handler;
+    MPI_File_errhandler_function *function;
+} handlers[HANDLERS_MAX];
+static int handler_count;
+
+EXPORT int weir_mpi_File_create_errhandler(MPI_File_errhandler_function *function,
+                                           MPI_Errhandler *handler);
+int weir_mpi_File_create_errhandler(MPI_File_errhandler_function *function, MPI_Errhandler *handler)
+{
+    int result = GENUINE(File_create_errhandler)(function, handler), at = 0;
+    if (result != MPI_SUCCESS)
+        return result;
+    pthread_mutex_lock(&lock);
+    /* A handle may be that of one that has gone. */
+    while (at < handler_count && handlers[at].handler != *handler)
+        at++;
+    if (at < HANDLERS_MAX) {
+        handlers[at].handler = *handler;
+        handlers[at].function = function;
+        handler_count += at == handler_count;
+    }
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+static MPI_File_errhandler_function *function_of(MPI_Errhandler handler)
+{
+    MPI_File_errhandler_function *function = NULL;
+    pthread_mutex_lock(&lock);
+    for (int at = 0; at < handler_count; at++)
+        if (handlers[at].handler == handler)
+            function = handlers[at].function;
+    pthread_mutex_unlock(&lock);
+    return function;
+}
+
+void error_inherit(MPI_File file)
+{
+    MPI_Errhandler wanted, has;
+    if (PMPI_File_get_errhandler(MPI_FILE_NULL, &wanted) != MPI_SUCCESS ||
+        PMPI_File_get_errhandler(file, &has) != MPI_SUCCESS)
+        return;
+    if (wanted != has && wanted != MPI_ERRHANDLER_NULL)
+        PMPI_File_set_errhandler(file, wanted);
+}
+
 /* The handler of MPI_FILE_NULL. Open MPI's MPI_File_call_errhandler aborts for it, whatever the
- * handler, so the predefined ones are recognised, and a program's own is called by way of a file
- * that has it. */
+ * handler, so the predefined ones are recognised, and a program's own is called here; one that was
+ * made in Fortran by way of a file that has it. */
 static void call_default_handler(int code)
 {
     MPI_Errhandler handler;
@@ -124,7 +173,12 @@ static void call_default_handler(int code)
         fprintf(stderr, "weir: %s\n", error_text);
         PMPI_Abort(whom, code);
     }
-    MPI_File file;
+    MPI_File file = MPI_FILE_NULL;
+    MPI_File_errhandler_function *function = function_of(handler);
+    if (function != NULL) {
+        function(&file, &code);
+        return;
+    }
     if (GENUINE(File_open)(MPI_COMM_SELF, "/dev/null", MPI_MODE_RDONLY, MPI_INFO_NULL, &file) ==
         MPI_SUCCESS) {
         PMPI_File_set_errhandler(file, handler);

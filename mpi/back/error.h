@@ -27,4 +27,7 @@ struct weir_mpi_file;
  * the error handler of the file (NULL: that of MPI_FILE_NULL) was called. */
 int error_raise(struct weir_mpi_file *file, int class);
 
+/* Gives a file the handler that MPI_FILE_NULL has: not every MPI does so when it opens one. */
+void error_inherit(MPI_File file);
+
 #endif

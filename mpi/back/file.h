@@ -53,6 +53,9 @@ int file_agree(MPI_Comm comm, int class);
 /* Collective: hints that are given later. */
 int file_take_hints(struct weir_mpi_file *file, MPI_Info info);
 
+/* Refuses what does not go with MPI_MODE_SEQUENTIAL. */
+int file_check_sequential(const struct weir_mpi_file *file, const char *operation);
+
 /* The file's size now: bytes. */
 int file_size(struct weir_mpi_file *file, MPI_Offset *size);
 

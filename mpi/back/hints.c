@@ -50,11 +50,7 @@ void hints_read(MPI_Info info, struct hints *hints)
     long number;
     if (info == MPI_INFO_NULL)
         return;
-    read_three(info, "romio_cb_read", &hints->cb_read);
-    read_three(info, "romio_cb_write", &hints->cb_write);
-    read_three(info, "romio_ds_read", &hints->ds_read);
-    read_three(info, "romio_ds_write", &hints->ds_write);
-    /* The standard's own word for it. */
+    /* The standard's own word for both; the particular ones count more. */
     char value[64];
     if (value_of(info, "collective_buffering", value)) {
         enum hint all = strcmp(value, "true") == 0    ? HINT_ENABLE
@@ -63,6 +59,10 @@ void hints_read(MPI_Info info, struct hints *hints)
         if (all != HINT_AUTOMATIC)
             hints->cb_read = hints->cb_write = all;
     }
+    read_three(info, "romio_cb_read", &hints->cb_read);
+    read_three(info, "romio_cb_write", &hints->cb_write);
+    read_three(info, "romio_ds_read", &hints->ds_read);
+    read_three(info, "romio_ds_write", &hints->ds_write);
     if (read_number(info, "cb_nodes", 10, 1, INT_MAX, &number))
         hints->cb_nodes = (int)number;
     read_number(info, "cb_buffer_size", 10, 1, LONG_MAX, &hints->cb_buffer_size);

@@ -227,6 +227,7 @@ static int open_self(struct weir_mpi_file *file, MPI_Comm user)
                          "open %s: the MPI gives no more handles of files; too many are open",
                          file->path);
     }
+    error_inherit(file->handle);
     if (!table_add(&files, (weir_word)file->handle, file))
         return error_set(MPI_ERR_NO_MEM, "open %s: no memory", file->path);
     return MPI_SUCCESS;
@@ -321,11 +322,21 @@ static int check_writable(const struct weir_mpi_file *file, const char *operatio
     return MPI_SUCCESS;
 }
 
+int file_check_sequential(const struct weir_mpi_file *file, const char *operation)
+{
+    if ((file->amode & MPI_MODE_SEQUENTIAL) != 0)
+        return error_set(MPI_ERR_UNSUPPORTED_OPERATION,
+                         "%s %s: the file is open with MPI_MODE_SEQUENTIAL", operation, file->path);
+    return MPI_SUCCESS;
+}
+
 EXPORT int weir_mpi_File_set_size(MPI_File handle, MPI_Offset size);
 int weir_mpi_File_set_size(MPI_File handle, MPI_Offset size)
 {
     struct weir_mpi_file *file = file_find(handle);
     int class = check_writable(file, "set size of");
+    if (class == MPI_SUCCESS)
+        class = file_check_sequential(file, "set size of");
     if (class == MPI_SUCCESS && size < 0)
         class = error_set(MPI_ERR_ARG, "set size of %s: %lld is negative", file->path,
                           (long long)size);
@@ -353,6 +364,8 @@ int weir_mpi_File_preallocate(MPI_File handle, MPI_Offset size)
     struct weir_mpi_file *file = file_find(handle);
     MPI_Offset now;
     int class = check_writable(file, "preallocate");
+    if (class == MPI_SUCCESS)
+        class = file_check_sequential(file, "preallocate");
     if (class == MPI_SUCCESS && size < 0)
         class = error_set(MPI_ERR_ARG, "preallocate %s: %lld is negative", file->path,
                           (long long)size);

@@ -67,14 +67,6 @@ int weir_mpi_File_get_type_extent_c(MPI_File handle, MPI_Datatype type, MPI_Coun
     return error_raise(file, view_type_extent(file->view, type, extent));
 }
 
-static int check_pointers(const struct weir_mpi_file *file, const char *operation)
-{
-    if ((file->amode & MPI_MODE_SEQUENTIAL) != 0)
-        return error_set(MPI_ERR_UNSUPPORTED_OPERATION,
-                         "%s %s: the file is open with MPI_MODE_SEQUENTIAL", operation, file->path);
-    return MPI_SUCCESS;
-}
-
 /* Where a seek leads, in bytes of the view's data. */
 static int target(struct weir_mpi_file *file, MPI_Offset offset, int whence, MPI_Offset current,
                   MPI_Offset *out)
@@ -107,7 +99,7 @@ int weir_mpi_File_seek(MPI_File handle, MPI_Offset offset, int whence)
 {
     struct weir_mpi_file *file = file_find(handle);
     MPI_Offset to;
-    int class = check_pointers(file, "seek in");
+    int class = file_check_sequential(file, "seek in");
     if (class != MPI_SUCCESS)
         return error_raise(file, class);
     pthread_mutex_lock(&file->lock);
@@ -128,7 +120,7 @@ EXPORT int weir_mpi_File_get_position(MPI_File handle, MPI_Offset *offset);
 int weir_mpi_File_get_position(MPI_File handle, MPI_Offset *offset)
 {
     struct weir_mpi_file *file = file_find(handle);
-    int class = check_pointers(file, "tell position in");
+    int class = file_check_sequential(file, "tell position in");
     pthread_mutex_lock(&file->lock);
     *offset = in_etypes(file, file->position);
     pthread_mutex_unlock(&file->lock);
@@ -139,7 +131,7 @@ EXPORT int weir_mpi_File_get_byte_offset(MPI_File handle, MPI_Offset offset, MPI
 int weir_mpi_File_get_byte_offset(MPI_File handle, MPI_Offset offset, MPI_Offset *place)
 {
     struct weir_mpi_file *file = file_find(handle);
-    int class = check_pointers(file, "tell byte offset in");
+    int class = file_check_sequential(file, "tell byte offset in");
     if (class == MPI_SUCCESS && offset < 0)
         class = error_set(MPI_ERR_ARG, "tell byte offset in %s: the offset is negative", file->path);
     if (class == MPI_SUCCESS)
@@ -152,7 +144,9 @@ int weir_mpi_File_seek_shared(MPI_File handle, MPI_Offset offset, int whence)
 {
     struct weir_mpi_file *file = file_find(handle);
     MPI_Offset current = 0, to[3] = {offset, whence, 0};
-    int class = MPI_SUCCESS;
+    int class = file_check_sequential(file, "seek in");
+    if (class != MPI_SUCCESS)
+        return error_raise(file, class);
     /* Who comes later has not used the pointer before everybody was here. */
     if (file->size > 1)
         PMPI_Barrier(file->comm);

@@ -9,8 +9,8 @@
 #include "loaded.h"
 #include "route.h"
 
-#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef int call_function(weir_word, weir_word, weir_word, weir_word, weir_word, weir_word);
@@ -107,53 +107,38 @@ static int on_close(struct call *call, int profiled, PARAMETERS)
 
 BOTH(File_close, on_close)
 
-/* Data representations that the program has registered: a back end is told when it is loaded. */
-enum { REPRESENTATIONS_MAX = 64 };
-struct representation {
-    struct call *call;
-    char name[256];
-    weir_word argument[4];
-};
-static pthread_mutex_t representation_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct representation representations[REPRESENTATIONS_MAX];
-static int representation_count, representation_told;
-
-static void tell_representations(void)
+/* Calls of which a back end must know before there is a file of the pool. A program that is run on
+ * no pool, or whose MPI is not served, makes them as ever. */
+static bool has_pool(void)
 {
-    pthread_mutex_lock(&representation_lock);
-    for (; representation_told < representation_count; representation_told++) {
-        struct representation *next = &representations[representation_told];
-        call_function *function = ours(next->call);
-        if (function != NULL)
-            function((weir_word)next->name, next->argument[0], next->argument[1],
-                     next->argument[2], next->argument[3], 0);
-    }
-    pthread_mutex_unlock(&representation_lock);
+    const char *why, *pool = getenv("WEIR_POOL");
+    return pool != NULL && *pool != '\0' && loaded_back(&why) != NULL;
 }
 
-/* Register_datarep(name, read, write, extent, extra_state): the MPI's own files may use it too. */
+/* Register_datarep(name, read, write, extent, extra_state). No MPI converts by functions of the
+ * program's, so that a representation that has some is ours alone. */
 static int on_representation(struct call *call, int profiled, PARAMETERS)
 {
-    int result = pass_on(call, profiled, ARGUMENTS);
-    const char *name = (const char *)a;
-    if (result != 0 || name == NULL || strlen(name) >= sizeof representations[0].name)
-        return result;
-    pthread_mutex_lock(&representation_lock);
-    if (representation_count < REPRESENTATIONS_MAX) {
-        struct representation *next = &representations[representation_count++];
-        next->call = call;
-        strcpy(next->name, name);
-        const weir_word rest[4] = {b, c, d, e};
-        memcpy(next->argument, rest, sizeof rest);
+    if (!has_pool())
+        return pass_on(call, profiled, ARGUMENTS);
+    if (b == 0 && c == 0) {
+        int result = pass_on(call, profiled, ARGUMENTS);
+        if (result != 0)
+            return result;
     }
-    pthread_mutex_unlock(&representation_lock);
-    if (loaded_back_already() != NULL)
-        tell_representations();
-    return result;
+    return serve(call, profiled, ARGUMENTS);
 }
 
 BOTH(Register_datarep, on_representation)
 BOTH(Register_datarep_c, on_representation)
+
+/* File_create_errhandler(function, handler) */
+static int on_handler(struct call *call, int profiled, PARAMETERS)
+{
+    return (has_pool() ? serve : pass_on)(call, profiled, ARGUMENTS);
+}
+
+BOTH(File_create_errhandler, on_handler)
 
 /* A name that is the pool's, but cannot be served: said in words once, and then an error of the
  * MPI's own making, by the file's error handler, on all ranks. Its path can exist nowhere, so that
@@ -186,7 +171,6 @@ static int by_name(struct call *call, int profiled, bool first, PARAMETERS)
             return pass_on(call, profiled, ARGUMENTS);
         return refuse(call, profiled, name, why, ARGUMENTS);
     }
-    tell_representations();
     if (first)
         a = (weir_word)path;
     else
