@@ -25,8 +25,8 @@ pub const SESSIONS_MAX: usize = 64 * 1024;
 pub const CONNECTIONS_MAX: usize = 16 * 1024;
 /// Capabilities that one connection remembers; the one longest unused leaves.
 pub const CAPABILITIES_PER_CONNECTION_MAX: usize = 4096;
-/// Handles that end by the way in one call of the metadata service.
-pub const CLOSES_PER_CALL_MAX: usize = 64;
+/// Handles and truncations that end by the way in one call of the metadata service.
+pub const RIDERS_PER_CALL_MAX: usize = 64;
 /// Counters of one open handle.
 pub const COUNTERS_PER_HANDLE_MAX: usize = 8;
 /// Longest file name: bytes.

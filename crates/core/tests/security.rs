@@ -105,7 +105,7 @@ fn bodies() -> Vec<(Kind, Vec<u8>, u32)> {
     let forged = CapabilityKey::from_bytes([9; 32]);
     let far = WallTime(i64::MAX);
     let target = |request| wire::encode(&TargetCall { member: MEMBER, map_epoch: 1, request });
-    let meta = |request| wire::encode(&MetaCall { who: who.clone(), closes: Vec::new(), request });
+    let meta = |request| wire::encode(&MetaCall { who: who.clone(), riders: Vec::new(), request });
     let mut bodies = vec![
         (Kind::Ping, vec![], 0),
         (Kind::Present, wire::encode(&forged.capability(Ino(2), Rights(255), 1, 1, far)), 0),
@@ -292,7 +292,7 @@ fn without_a_genuine_capability_no_message_reaches_data() {
 
 fn meta(service: &Arc<Service>, peer: &mut Peer, sequence: u32, request: MetaRequest) -> MetaReply {
     let who = Credentials { uid: 7, gid: 7, groups: vec![] };
-    let body = wire::encode(&MetaCall { who, closes: Vec::new(), request });
+    let body = wire::encode(&MetaCall { who, riders: Vec::new(), request });
     let frame = header(Kind::Meta, sequence, &body, 0);
     let (outgoing, _) = answer(service.frame(NOW, peer, frame, &body));
     let outgoing = outgoing.expect("an answer");
@@ -356,7 +356,7 @@ fn only_a_trusted_mount_speaks_for_others() {
     // The root directory is the owner's (uid 1000) and nobody else may write there.
     let who = Credentials { uid: 7, gid: 7, groups: vec![] };
     let request = MetaRequest::MakeDirectory { place: Place::new(Ino::ROOT, "d"), mode: 0o777 };
-    let body = wire::encode(&MetaCall { who, closes: Vec::new(), request });
+    let body = wire::encode(&MetaCall { who, riders: Vec::new(), request });
     let frame = header(Kind::Meta, 1, &body, 0);
     let (outgoing, _) = answer(service.frame(NOW, &mut peer, frame, &body));
     let outgoing = outgoing.expect("an answer");

@@ -10,7 +10,7 @@ use crate::slice::Slice;
 use crate::types::{Attributes, Credentials, Ino, WallTime};
 use crate::wire::Kind;
 use crate::wire::data::{Io, TargetReply, TargetRequest, Witness};
-use crate::wire::meta::{Closing, MetaReply, MetaRequest, OpenMode, Opened, Settlement};
+use crate::wire::meta::{Closing, MetaReply, MetaRequest, OpenMode, Opened, Rider, Settlement};
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut};
@@ -132,7 +132,7 @@ impl<R: Rpc> File<R> {
         let ready = async {
             if let Some(pending) = truncation {
                 let layout = &file.shared.layout;
-                fs.carry_out(&who, ino, pending, layout, &capability).await?;
+                fs.carry_out(ino, pending, layout, &capability).await?;
                 record.attributes.size = pending.size;
                 file.lock().epoch = pending.epoch;
                 if let Some(unsettled) = &mut record.unsettled {
@@ -715,7 +715,8 @@ impl<R: Rpc> File<R> {
         // request now than one of each of them to each target. And should another client remove it,
         // its memory must not be kept by a handle that has ended.
         if !wrote {
-            return shared.fs.close_later(shared.ino, Closing { handle, settlement }).await;
+            let rider = Rider::Close(Closing { handle, settlement });
+            return shared.fs.ride(shared.ino, rider).await;
         }
         let request = MetaRequest::Close { handle, settlement, unsure };
         let close = async {

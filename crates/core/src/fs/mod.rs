@@ -9,7 +9,7 @@ mod plan;
 pub use file::{File, Loan};
 
 use crate::auth::{Capability, ReapOrder};
-use crate::config::{CLOSES_PER_CALL_MAX, REAP_BATCH_MAX, Timing};
+use crate::config::{REAP_BATCH_MAX, RIDERS_PER_CALL_MAX, Timing};
 use crate::error::{Code, Error, Result};
 use crate::layout::{Layout, Member};
 use crate::session::Reply;
@@ -18,8 +18,8 @@ use crate::types::{Attributes, Credentials, Entry, FileKind, Ino, Now, ServerInd
 use crate::wire::control::{ControlReply, ControlRequest, PoolMap, ServerStatus};
 use crate::wire::data::{TargetCall, TargetReply, TargetRequest, Witness};
 use crate::wire::meta::{
-    Changes, Closing, LayoutWish, MetaAnswer, MetaCall, MetaReply, MetaRequest, OpenMode,
-    PendingTruncate, Place, Reap, Record, Settlement, Unsettled,
+    Changes, LayoutWish, MetaAnswer, MetaCall, MetaReply, MetaRequest, OpenMode, PendingTruncate,
+    Place, Reap, Record, Rider, Settlement, Unsettled,
 };
 use crate::wire::{self, Kind};
 use futures_util::future::join_all;
@@ -140,8 +140,8 @@ struct Shared<R> {
     garbage: Mutex<Vec<Garbage>>,
     /// Whether the metadata service said that it knows of more.
     garbage_told: AtomicBool,
-    /// Handles that end with the next request, and of which files.
-    closing: Mutex<Vec<(Ino, Closing)>>,
+    /// What goes with the next request, and of which files.
+    riders: Mutex<Vec<(Ino, Rider)>>,
     /// How many tasks are freeing objects now.
     freeing: AtomicUsize,
 }
@@ -174,7 +174,7 @@ impl<R: Rpc> Fs<R> {
                 options,
                 garbage: Mutex::default(),
                 garbage_told: AtomicBool::new(false),
-                closing: Mutex::default(),
+                riders: Mutex::default(),
                 freeing: AtomicUsize::new(0),
             }),
         }
@@ -493,17 +493,17 @@ impl<R: Rpc> Fs<R> {
         let request = MetaRequest::BeginTruncate { ino, size, handle };
         match self.meta(who, ino, request).await? {
             MetaReply::Truncation { pending, layout, capability, version } => {
-                self.carry_out(who, ino, pending, &layout, &Arc::new(capability)).await?;
+                self.carry_out(ino, pending, &layout, &Arc::new(capability)).await?;
                 Ok((version, pending.epoch))
             }
             other => Err(unexpected(&other)),
         }
     }
 
-    /// Tells all targets of a truncation, then the metadata service that they know.
+    /// Tells all targets of a truncation, then, by the way, the metadata service that they know. Until
+    /// then others may carry it out once more, which changes nothing.
     async fn carry_out(
         &self,
-        who: &Credentials,
         ino: Ino,
         pending: PendingTruncate,
         layout: &Layout,
@@ -525,7 +525,7 @@ impl<R: Rpc> Fs<R> {
             columns.retain(|&column| column != end);
         }
         self.on_some_columns(layout, capability, columns, request).await?;
-        self.done(who, ino, MetaRequest::EndTruncate { ino, epoch }).await
+        self.ride(ino, Rider::Truncated { ino, epoch }).await
     }
 
     // ---- the pool ----
@@ -578,23 +578,23 @@ impl<R: Rpc> Fs<R> {
     pub fn has_garbage(&self) -> bool {
         !self.lock_garbage().is_empty()
             || self.shared.garbage_told.load(Ordering::Acquire)
-            || !self.lock_closing().is_empty()
+            || !self.lock_riders().is_empty()
     }
 
     fn lock_garbage(&self) -> MutexGuard<'_, Vec<Garbage>> {
         self.shared.garbage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lock_closing(&self) -> MutexGuard<'_, Vec<(Ino, Closing)>> {
-        self.shared.closing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_riders(&self) -> MutexGuard<'_, Vec<(Ino, Rider)>> {
+        self.shared.riders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends a handle with the next request.
-    async fn close_later(&self, ino: Ino, closing: Closing) -> Result<()> {
+    async fn ride(&self, ino: Ino, rider: Rider) -> Result<()> {
         let many = {
-            let mut waiting = self.lock_closing();
-            waiting.push((ino, closing));
-            waiting.len() >= CLOSES_PER_CALL_MAX
+            let mut waiting = self.lock_riders();
+            waiting.push((ino, rider));
+            waiting.len() >= RIDERS_PER_CALL_MAX
         };
         if many { self.ask_for_garbage(ino).await } else { Ok(()) }
     }
@@ -619,7 +619,7 @@ impl<R: Rpc> Fs<R> {
     /// Ends handles that wait for it, and frees the objects of files that are gone: many files in
     /// one request to each server.
     pub async fn collect_garbage(&self) -> Result<()> {
-        let closing = self.lock_closing().first().map(|(ino, _)| *ino);
+        let closing = self.lock_riders().first().map(|(ino, _)| *ino);
         if self.shared.garbage_told.swap(false, Ordering::AcqRel) || closing.is_some() {
             self.ask_for_garbage(closing.unwrap_or(Ino::ROOT)).await?;
         }
@@ -735,10 +735,10 @@ impl<R: Rpc> Fs<R> {
         if !matches!(request, MetaRequest::AwaitLocks { .. }) {
             riders.board(server);
         }
-        let closes: Vec<Closing> = riders.riders.iter().map(|(_, closing)| *closing).collect();
+        let on_board: Vec<Rider> = riders.riders.iter().map(|(_, rider)| *rider).collect();
         // An answer to something else says if there is more; a failure does not.
-        let mut told = !closes.is_empty() && !matches!(request, MetaRequest::KeepAlive);
-        let call = MetaCall { who: who.clone(), closes, request };
+        let mut told = !on_board.is_empty() && !matches!(request, MetaRequest::KeepAlive);
+        let call = MetaCall { who: who.clone(), riders: on_board, request };
         let reply = self.plain(server, Kind::Meta, wire::encode(&call), None, once, 0).await;
         if !matches!(&reply, Err(error) if matches!(error.code, Code::ServerLost | Code::Busy)) {
             riders.riders.clear();
@@ -871,7 +871,7 @@ impl<R: Rpc> Fs<R> {
             let capability = Arc::new(capability);
             let ino = attributes.ino;
             if let Some(pending) = truncation {
-                self.carry_out(who, ino, pending, &layout, &capability).await?;
+                self.carry_out(ino, pending, &layout, &capability).await?;
             }
             let seen = self.survey(&layout, &capability, ino, attributes.data_epoch).await?;
             if seen.epoch > attributes.data_epoch && tries_left > 0 {
@@ -922,22 +922,22 @@ impl<R: Rpc> Fs<R> {
 /// dropped, wait for another.
 struct Riders<'a, R: Rpc> {
     fs: &'a Fs<R>,
-    riders: Vec<(Ino, Closing)>,
+    riders: Vec<(Ino, Rider)>,
 }
 
 impl<R: Rpc> Riders<'_, R> {
     fn board(&mut self, server: ServerIndex) {
         let map = self.fs.map();
-        let mut waiting = self.fs.lock_closing();
-        let that_way = |(ino, _): &mut (Ino, Closing)| map.metadata_of(*ino) == server;
-        self.riders.extend(waiting.extract_if(.., that_way).take(CLOSES_PER_CALL_MAX));
+        let mut waiting = self.fs.lock_riders();
+        let that_way = |(ino, _): &mut (Ino, Rider)| map.metadata_of(*ino) == server;
+        self.riders.extend(waiting.extract_if(.., that_way).take(RIDERS_PER_CALL_MAX));
     }
 }
 
 impl<R: Rpc> Drop for Riders<'_, R> {
     fn drop(&mut self) {
         if !self.riders.is_empty() {
-            self.fs.lock_closing().append(&mut self.riders);
+            self.fs.lock_riders().append(&mut self.riders);
         }
     }
 }

@@ -564,7 +564,7 @@ impl Service {
                 &owner
             }
         };
-        let garbage = meta.close_all(client, &call.closes).await?;
+        let garbage = meta.ride(client, &call.riders).await?;
         let reply = meta.handle(now, client, who, call.request).await?;
         Ok(wire::encode(&MetaAnswer { reply, garbage }))
     }

@@ -19,11 +19,25 @@ use serde::{Deserialize, Serialize};
 pub struct MetaCall {
     /// For whom. Believed from a trusted mount; anyone else is the pool's owner whatever it says.
     pub who: Credentials,
-    /// Handles to end first, by the way. One that has ended already is no error, so that a call may
-    /// be repeated with them whatever it asks.
-    pub closes: Vec<Closing>,
+    /// What is done first, by the way. What was done already is no error, so that a call may be
+    /// repeated with them whatever it asks.
+    pub riders: Vec<Rider>,
     /// What.
     pub request: MetaRequest,
+}
+
+/// What nobody waits for: it goes with the next request, or soon by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Rider {
+    /// A handle ends.
+    Close(Closing),
+    /// The targets have been told of a truncation, as [`MetaRequest::EndTruncate`] says it.
+    Truncated {
+        /// Of which file.
+        ino: Ino,
+        /// The data epoch that it began.
+        epoch: u32,
+    },
 }
 
 /// A handle whose end nobody waits for.

@@ -5,12 +5,12 @@ use super::records::{Cut, Inode, Target};
 use super::txn::{Fault, Step, Txn, attempt, peek};
 use super::{MetaService, VERSION_MADE, live::Handle, live::Hold};
 use crate::auth::Rights;
-use crate::config::CLOSES_PER_CALL_MAX;
+use crate::config::RIDERS_PER_CALL_MAX;
 use crate::error::{Code, Error, Result};
 use crate::layout::FILE_SIZE_MAX;
 use crate::types::{ClientId, Credentials, FileKind, Ino, Now, WallTime};
 use crate::wire::meta::{
-    Closing, LayoutWish, MetaReply, OpenMode, Opened, PendingTruncate, Place, Reap, Settlement,
+    LayoutWish, MetaReply, OpenMode, Opened, PendingTruncate, Place, Reap, Rider, Settlement,
 };
 
 /// What a request to create a file asks for.
@@ -256,18 +256,26 @@ impl MetaService {
         Ok(None)
     }
 
-    /// Ends handles by the way. Says whether a file went with one of them, whose objects wait to be
-    /// freed. What has ended already, or is not the client's, is passed over.
+    /// Does what is asked by the way. Says whether a file went with one of the handles that end,
+    /// whose objects wait to be freed. What was done already, or is not the client's, is passed over.
     ///
     /// # Errors
     /// If they are more than one call may name.
-    pub async fn close_all(&self, client: ClientId, closes: &[Closing]) -> Result<bool> {
-        if closes.len() > CLOSES_PER_CALL_MAX {
-            let cause = format!("{} handles to end in one call", closes.len());
+    pub async fn ride(&self, client: ClientId, riders: &[Rider]) -> Result<bool> {
+        if riders.len() > RIDERS_PER_CALL_MAX {
+            let cause = format!("{} handles and truncations to end in one call", riders.len());
             return Err(Error::because(Code::TooMany, cause));
         }
         let mut garbage = false;
-        for closing in closes {
+        for rider in riders {
+            let closing = match *rider {
+                Rider::Close(closing) => closing,
+                Rider::Truncated { ino, epoch } => {
+                    // If this fails, whoever finds it undone carries it out once more.
+                    let _ = attempt!(self.end_truncate(ino, epoch));
+                    continue;
+                }
+            };
             if let Ok(Some(reap)) = self.end(client, closing.handle, closing.settlement).await {
                 // Whoever asks first is told; this client is told that it may ask.
                 self.live.add_garbage(reap.ino, 0);

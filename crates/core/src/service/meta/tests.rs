@@ -2,11 +2,11 @@
 
 use super::conformance::store_conformance;
 use super::*;
-use crate::config::CLOSES_PER_CALL_MAX;
+use crate::config::RIDERS_PER_CALL_MAX;
 use crate::types::{Incarnation, TargetId};
 use crate::wire::control::{ServerEntry, TargetEntry};
 use crate::wire::meta::{
-    Changes, Closing, OpenMode, Opened, PendingTruncate, Place, SetTime, Settlement,
+    Changes, Closing, OpenMode, Opened, PendingTruncate, Place, Rider, SetTime, Settlement,
 };
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -375,11 +375,11 @@ fn handles_belong_to_their_client_and_end_once() {
 #[test]
 fn handles_may_end_by_the_way() {
     let bed = Bed::new();
-    let closing = |opened: &Opened| Closing {
-        handle: opened.handle,
-        settlement: Some(Settlement { version: opened.version, size: 7, mtime: WallTime(9) }),
+    let closing = |opened: &Opened| {
+        let settlement = Some(Settlement { version: opened.version, size: 7, mtime: WallTime(9) });
+        Rider::Close(Closing { handle: opened.handle, settlement })
     };
-    let close = |client, closes: &[Closing]| run(bed.service.close_all(client, closes));
+    let close = |client, riders: &[Rider]| run(bed.service.ride(client, riders));
     let (one, other) = (bed.create("one"), bed.create("other"));
     let both = [closing(&one), closing(&other)];
     assert_eq!(close(OTHER, &both), Ok(false));
@@ -394,8 +394,31 @@ fn handles_may_end_by_the_way() {
     assert_eq!(bed.freed(MetaRequest::Unlink { place: at("orphan") }), []);
     assert_eq!(close(CLIENT, &[closing(&orphan)]), Ok(true));
     assert_eq!(bed.freed(MetaRequest::KeepAlive), [orphan.record.attributes.ino]);
-    let many = vec![closing(&one); CLOSES_PER_CALL_MAX + 1];
+    let many = vec![closing(&one); RIDERS_PER_CALL_MAX + 1];
     assert_eq!(close(CLIENT, &many).unwrap_err().code, Code::TooMany);
+}
+
+#[test]
+fn truncations_may_end_by_the_way() {
+    let bed = Bed::new();
+    let ino = bed.file("file");
+    let cut = |size| match bed.ask(MetaRequest::BeginTruncate { ino, size, handle: None }) {
+        Ok(MetaReply::Truncation { pending, .. }) => pending.epoch,
+        other => panic!("{other:?}"),
+    };
+    let undone = || {
+        let unsettled = bed.look("file").unwrap().unsettled;
+        unsettled.and_then(|unsettled| unsettled.truncation).is_some()
+    };
+    let end = |epoch| run(bed.service.ride(CLIENT, &[Rider::Truncated { ino, epoch }]));
+    let (first, second) = (cut(5), cut(3));
+    assert_eq!(end(first), Ok(false));
+    assert!(undone(), "a newer one has begun");
+    assert_eq!(end(second), Ok(false));
+    assert!(!undone());
+    assert_eq!(end(second), Ok(false), "once more is no error");
+    let none = Rider::Truncated { ino: Ino(u64::MAX), epoch: 1 };
+    assert_eq!(run(bed.service.ride(CLIENT, &[none])), Ok(false));
 }
 
 /// A file that was open for writing once, when it was made, and not written, has no objects. Any
