@@ -83,6 +83,8 @@ impl TestPool {
                 Server::start(ServerOptions {
                     listen: "127.0.0.1:0".to_owned(),
                     memory: vec![64 << 20],
+                    disks: Vec::new(),
+                    disk_engine: weir_server::Engine::Auto,
                     metadata_memory: 16 << 20,
                     metadata_dir: None,
                     secret: secret.clone(),

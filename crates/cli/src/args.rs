@@ -6,6 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use weir_core::config::Timing;
+use weir_server::DiskOptions;
 
 /// Parallel scratch storage out of the memory of many machines
 ///
@@ -123,9 +124,11 @@ pub(crate) struct Servers {
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) metadata_memory: Option<u64>,
 
-    /// A directory under the memory (not in this build)
-    #[arg(long, value_name = "DIR[:SIZE]", value_parser = no_disk)]
-    pub(crate) disk: Option<String>,
+    /// A directory (or block device, all of which is overwritten) under each server's memory, for data
+    /// that memory has no room for; several: as many targets in each server, which share its memory
+    /// [default size: 90 % of what is free there, shared among the servers here]
+    #[arg(long, value_name = "DIR[:SIZE]", value_parser = disk, conflicts_with = "secret")]
+    pub(crate) disk: Vec<DiskOptions>,
 
     /// Bytes on one server before the next
     #[arg(long, value_name = "SIZE", value_parser = stripe_size, default_value = "1M")]
@@ -395,9 +398,11 @@ pub(crate) struct Server {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub(crate) threads: usize,
 
-    /// A directory under the memory (not in this build)
-    #[arg(long, value_name = "DIR[:SIZE]", value_parser = no_disk)]
-    pub(crate) disk: Option<String>,
+    /// A directory (or block device, all of which is overwritten) under the memory, for data that
+    /// memory has no room for; several: as many targets, which share the memory
+    /// [default size: 90 % of what is free there]
+    #[arg(long, value_name = "DIR[:SIZE]", value_parser = disk)]
+    pub(crate) disk: Vec<DiskOptions>,
 
     /// What to log on stderr
     #[arg(long, value_name = "LEVEL", value_enum, default_value_t = LogLevel::Info, env = "WEIR_LOG")]
@@ -653,8 +658,22 @@ fn transport(name: &str) -> Result<String, String> {
     }
 }
 
-fn no_disk(_: &str) -> Result<String, String> {
-    Err("not in this build: it comes with the disk tier; leave it away, pools are in memory".into())
+/// `DIR` or `DIR:SIZE`. A directory's own name may end like that: then write its size too.
+fn disk(text: &str) -> Result<DiskOptions, String> {
+    let (path, size) = match text.rsplit_once(':') {
+        Some((path, size)) if size.starts_with(|c: char| c.is_ascii_digit()) => {
+            (path, Some(size::parse(size)?))
+        }
+        _ => (text, None),
+    };
+    if path.is_empty() {
+        return Err("which directory? write DIR or DIR:SIZE, as in /scratch:500G".into());
+    }
+    let least = weir_server::DISK_BYTES_MIN;
+    if size.is_some_and(|size| size < least) {
+        return Err(format!("a disk has at least {}", size::show(least)));
+    }
+    Ok(DiskOptions { path: path.into(), size })
 }
 
 pub(crate) fn stripe_size(text: &str) -> Result<u64, String> {

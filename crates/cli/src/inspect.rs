@@ -102,6 +102,27 @@ fn pool_status(directory: &PoolDirectory) -> Outcome<(Value, String, bool)> {
                     status.connections,
                     (status.cpu_user_us + status.cpu_system_us) as f64 / 1e6
                 );
+                for target in status.targets.iter().filter(|target| target.disk > 0) {
+                    text += &format!(
+                        "      target {}: {} of {} memory, {} dirty; disk {} of {}, {} under way, {} wait, {} read, {} written, {} errors{}\n",
+                        target.id,
+                        show(target.memory_used),
+                        show(target.memory),
+                        show(target.dirty),
+                        show(target.disk_used),
+                        show(target.disk),
+                        target.disk_queued,
+                        target.disk_waiting,
+                        show(target.disk_bytes_read),
+                        show(target.disk_bytes_written),
+                        target.disk_errors,
+                        if target.disk_failed {
+                            "; DISK FAILED, not written to any more"
+                        } else {
+                            ""
+                        }
+                    );
+                }
                 servers.push(json!(status));
             }
             Err(error) => {

@@ -38,6 +38,8 @@ struct Ready {
 pub(crate) struct Plan {
     place: Where,
     memory: u64,
+    /// Of each server, as words for its command line.
+    disks: Vec<String>,
     metadata_memory: Option<u64>,
     pub(crate) timing: Timing,
 }
@@ -79,6 +81,7 @@ impl Plan {
                 listen: options.listen.clone(),
             },
             memory: 0,
+            disks: Vec::new(),
             metadata_memory: options.metadata_memory,
             timing: options.times.timing()?,
         };
@@ -107,6 +110,7 @@ impl Plan {
         match &plan.place {
             Where::Here { count, .. } => {
                 let count = u64::from(*count);
+                plan.disks = disks_here(&options.disk, count)?;
                 plan.memory = match options.memory {
                     Some(memory) => memory,
                     // In whole MiB, as people would.
@@ -122,6 +126,10 @@ impl Plan {
                 }
             }
             Where::There { .. } => match options.memory {
+                Some(memory) if !options.disk.is_empty() => {
+                    plan.memory = memory;
+                    plan.disks = options.disk.iter().map(disk_words).collect();
+                }
                 Some(memory) => plan.memory = memory,
                 None => {
                     return Err(Failure::usage(
@@ -131,6 +139,9 @@ impl Plan {
             },
             // They have theirs.
             Where::Running { .. } => {}
+        }
+        if !plan.disks.is_empty() {
+            enough_memory(plan.memory, plan.disks.len())?;
         }
         Ok(plan)
     }
@@ -178,6 +189,57 @@ fn too_much(what: &str, stated: u64, available: u64) -> Failure {
         size::show(stated),
         size::show(available)
     ))
+}
+
+/// The least memory of a target with a disk: bytes.
+const MEMORY_PER_DISK_MIN: u64 = 32 << 20;
+
+fn enough_memory(memory: u64, disks: usize) -> Outcome<()> {
+    if memory / disks as u64 >= MEMORY_PER_DISK_MIN {
+        return Ok(());
+    }
+    Err(Failure::say(format!(
+        "--disk: {} of memory for {disks} of them are too little; give each {} with --memory",
+        size::show(memory),
+        size::show(MEMORY_PER_DISK_MIN)
+    )))
+}
+
+fn disk_words(disk: &weir_server::DiskOptions) -> String {
+    let path = disk.path.display();
+    disk.size.map_or_else(|| path.to_string(), |size| format!("{path}:{size}"))
+}
+
+/// Disks of each of `count` servers on this machine: what is free is shared among them.
+fn disks_here(disks: &[weir_server::DiskOptions], count: u64) -> Outcome<Vec<String>> {
+    let mut words = Vec::new();
+    for disk in disks {
+        let trouble = |error| Failure::system("use as a disk", disk.path.display(), error);
+        let mut disk = disk.clone();
+        disk.path = std::fs::canonicalize(&disk.path).map_err(trouble)?;
+        if disk.path.is_dir() {
+            let same = disks.iter().filter(|other| other.path == disk.path).count() as u64;
+            let free = weir_server::free(&disk.path).map_err(trouble)?;
+            let share = free / 100 * 90 / count / same.max(1);
+            let size = disk.size.unwrap_or(share >> 20 << 20);
+            if size.saturating_mul(count) > free {
+                return Err(Failure::say(format!(
+                    "use {} as a disk: {} of each of {count} servers wanted, only {} are free there",
+                    disk.path.display(),
+                    size::show(size),
+                    size::show(free)
+                )));
+            }
+            disk.size = Some(size);
+        } else if count > 1 {
+            return Err(Failure::say(format!(
+                "use {} as a disk: {count} servers cannot share a device; say --servers 1",
+                disk.path.display()
+            )));
+        }
+        words.push(disk_words(&disk));
+    }
+    Ok(words)
 }
 
 fn default_metadata_memory(memory: u64) -> u64 {
@@ -320,6 +382,9 @@ impl Fleet {
             // The first server of a pool holds its names; the others need next to nothing.
             command.args(["--metadata-memory", &plan.metadata().to_string()]);
             command.args(args::Times::options(&plan.timing));
+            plan.disks.iter().for_each(|disk| {
+                command.args(["--disk", disk]);
+            });
             if let Some(listen) = &listen {
                 command.args(["--listen", listen]);
             }
@@ -519,9 +584,15 @@ pub(crate) fn serve(options: &args::Server) -> Outcome<u8> {
     }
     let _lock = options.metadata_dir.as_deref().map(lock_directory).transpose()?;
     sys::raise_file_limit();
+    let targets = options.disk.len().max(1);
+    if !options.disk.is_empty() {
+        enough_memory(options.memory, targets)?;
+    }
     let server = weir_server::Server::start(weir_server::ServerOptions {
         listen: options.listen.clone(),
-        memory: vec![options.memory],
+        memory: vec![options.memory / targets as u64; targets],
+        disks: options.disk.clone(),
+        disk_engine: weir_server::Engine::Auto,
         metadata_memory,
         metadata_dir: options.metadata_dir.clone(),
         secret,

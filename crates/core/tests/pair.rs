@@ -9,7 +9,7 @@ use weir_core::config::{SLOTS_PER_STREAM_MAX, Timing};
 use weir_core::error::{Code, Error};
 use weir_core::service::meta::MemoryStore;
 use weir_core::service::storage::HeapMemory;
-use weir_core::service::{Action, Outgoing, Peer, Service, ServiceOptions, Usage};
+use weir_core::service::{Action, Outgoing, Peer, Service, ServiceOptions, TargetParts, Usage};
 use weir_core::session::{Completion, Expired, Identity, Incoming, Request, Session};
 use weir_core::types::{ClientId, Incarnation, Now, ServerIndex, TargetId, WallTime};
 use weir_core::wire::control::{
@@ -29,7 +29,11 @@ fn service(life: u64) -> Arc<Service> {
         incarnation: Incarnation(life),
         secret: Secret::from_bytes([1; 32]),
         timing: timing(),
-        memory: vec![(Incarnation(life), Box::new(HeapMemory::new(4 << 20)))],
+        targets: vec![TargetParts {
+            incarnation: Incarnation(life),
+            memory: Box::new(HeapMemory::new(4 << 20)),
+            disk: None,
+        }],
         store: Box::new(MemoryStore::new(1 << 20)),
         description: ("0".to_owned(), 1, "host".to_owned()),
         usage: Box::new(Usage::default),

@@ -10,7 +10,7 @@ use weir_core::error::Code;
 use weir_core::layout::{Extent, Member};
 use weir_core::service::meta::MemoryStore;
 use weir_core::service::storage::HeapMemory;
-use weir_core::service::{Action, Outgoing, Peer, Service, ServiceOptions, Usage};
+use weir_core::service::{Action, Outgoing, Peer, Service, ServiceOptions, TargetParts, Usage};
 use weir_core::types::{
     ClientId, Credentials, Incarnation, Ino, Now, ServerIndex, TargetId, WallTime,
 };
@@ -36,7 +36,11 @@ fn service() -> Arc<Service> {
         incarnation: Incarnation(99),
         secret: secret(),
         timing: Timing::default(),
-        memory: vec![(MEMBER.incarnation, Box::new(HeapMemory::new(8 << 20)))],
+        targets: vec![TargetParts {
+            incarnation: MEMBER.incarnation,
+            memory: Box::new(HeapMemory::new(8 << 20)),
+            disk: None,
+        }],
         store: Box::new(MemoryStore::new(4 << 20)),
         description: ("0".to_owned(), 1, "host".to_owned()),
         usage: Box::new(Usage::default),

@@ -1,5 +1,6 @@
 //! The event loops: one thread for each core, each with its own connections.
 
+use crate::disk::Driven;
 use std::collections::HashMap;
 use std::future::Future;
 use std::net::{TcpListener, TcpStream};
@@ -28,6 +29,10 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 const UNSENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The listener's token; connections count from 0.
 const LISTENER: u64 = u64::MAX - 1;
+/// The first disk's token; there are no more disks than tokens up to the listener's.
+const DISKS: u64 = u64::MAX - 1 - DISKS_MAX as u64;
+/// Most disks of a server.
+pub(crate) const DISKS_MAX: usize = 1024;
 
 type Task = Pin<Box<dyn Future<Output = Outgoing> + Send>>;
 type Chore = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
@@ -67,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) stop: AtomicBool,
     pub(crate) doors: Vec<Door>,
+    /// The targets' disks; the loops deal them out among themselves.
+    pub(crate) disks: Vec<Option<Arc<dyn Driven>>>,
 }
 
 /// Through which other threads reach one event loop.
@@ -74,27 +81,49 @@ pub(crate) struct Door {
     pub(crate) poller: Arc<Poller>,
     /// Connections accepted for it.
     arrivals: Mutex<Vec<TcpStream>>,
-    /// A task of its has something to do.
-    wake: Arc<TaskWaker>,
+    /// Tasks of its that have something to do.
+    woken: Arc<Woken>,
 }
 
 impl Door {
     pub(crate) fn new() -> std::io::Result<Door> {
         let poller = Arc::new(Poller::new()?);
-        let wake = Arc::new(TaskWaker { poller: poller.clone(), woken: AtomicBool::new(false) });
-        Ok(Door { poller, arrivals: Mutex::default(), wake })
+        let woken = Arc::new(Woken { poller: poller.clone(), tasks: Mutex::default() });
+        Ok(Door { poller, arrivals: Mutex::default(), woken })
     }
 }
 
-struct TaskWaker {
+/// Tasks to be gone on with, by number.
+struct Woken {
     poller: Arc<Poller>,
-    woken: AtomicBool,
+    tasks: Mutex<Vec<u64>>,
+}
+
+/// The number that wakes what the service does by itself.
+const CHORE: u64 = 0;
+
+/// Wakes one task.
+struct TaskWaker {
+    woken: Arc<Woken>,
+    task: u64,
 }
 
 impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
-        self.woken.store(true, Ordering::Release);
-        self.poller.wake();
+        let first = {
+            let mut tasks = self.woken.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+            tasks.push(self.task);
+            tasks.len() == 1
+        };
+        if first {
+            self.woken.poller.wake();
+        }
+    }
+}
+
+impl Woken {
+    fn waker(self: &Arc<Self>, task: u64) -> Waker {
+        Waker::from(Arc::new(TaskWaker { woken: self.clone(), task }))
     }
 }
 
@@ -120,7 +149,9 @@ pub(crate) struct Loop {
     /// The first loop has it.
     pub(crate) listener: Option<TcpListener>,
     connections: HashMap<u64, Connection>,
-    tasks: Vec<(u64, Task)>,
+    /// Requests that wait, by number, and the connection to answer on.
+    tasks: HashMap<u64, (u64, Task)>,
+    next_task: u64,
     /// What the service does by itself, if it is at it.
     chore: Option<Chore>,
     next_token: u64,
@@ -134,7 +165,8 @@ impl Loop {
             index,
             listener,
             connections: HashMap::new(),
-            tasks: Vec::new(),
+            tasks: HashMap::new(),
+            next_task: CHORE + 1,
             chore: None,
             next_token: 0,
             next_loop: 0,
@@ -151,6 +183,13 @@ impl Loop {
         if let Some(listener) = &self.listener {
             poller.add(listener.as_raw_fd(), LISTENER, true, false)?;
         }
+        let disks: Vec<(usize, Arc<dyn Driven>)> = (self.shared.disks.iter().enumerate())
+            .filter(|(index, _)| index % self.shared.doors.len() == self.index)
+            .filter_map(|(index, disk)| Some((index, disk.clone()?)))
+            .collect();
+        for (index, disk) in &disks {
+            poller.add(disk.descriptor(), DISKS + *index as u64, true, false)?;
+        }
         let mut events: Vec<Event> = Vec::new();
         // One look at the clocks for each turn: they cost as much as a small request's parsing.
         let mut now = self.shared.clock.now();
@@ -162,13 +201,19 @@ impl Loop {
             for event in &events {
                 match event.token {
                     LISTENER => self.accept(),
+                    token if token >= DISKS => {
+                        let index = (token - DISKS) as usize;
+                        if let Some(disk) = &self.shared.disks[index] {
+                            for done in disk.reap() {
+                                self.shared.service.disk_done(now, index, done);
+                            }
+                        }
+                    }
                     token => self.ready(token, *event, now),
                 }
             }
             self.adopt();
-            if self.door().wake.woken.swap(false, Ordering::AcqRel) {
-                self.run_tasks();
-            }
+            self.run_tasks();
             if now.mono_ms >= next_tick_ms {
                 next_tick_ms = now.mono_ms + TICK_MS;
                 self.tick(now);
@@ -185,7 +230,7 @@ impl Loop {
         if self.index == 0 {
             let service = self.shared.service.clone();
             self.chore.get_or_insert_with(|| Box::pin(async move { service.expire(now).await }));
-            self.run_tasks();
+            self.run_chore();
             if self.shared.service.shutdown_asked() {
                 self.shared.stop.store(true, Ordering::Release);
                 self.shared.doors.iter().for_each(|door| door.poller.wake());
@@ -280,7 +325,6 @@ impl Loop {
         let Some(connection) = self.connections.get_mut(&token) else {
             return;
         };
-        let waker = Waker::from(self.shared.doors[self.index].wake.clone());
         let mut later = Vec::new();
         if event.readable && !connection.closing {
             let Connection { link, peer, receiving, after_discard, closing, .. } = connection;
@@ -293,7 +337,8 @@ impl Loop {
                 closing,
                 answers: Vec::new(),
                 later: &mut later,
-                context: Context::from_waker(&waker),
+                next_task: &mut self.next_task,
+                woken: &self.shared.doors[self.index].woken,
             };
             let result = link.receive(&mut reception);
             for answer in reception.answers {
@@ -316,7 +361,7 @@ impl Loop {
                 }
             }
         }
-        self.tasks.extend(later.into_iter().map(|task| (token, task)));
+        self.tasks.extend(later.into_iter().map(|(number, task)| (number, (token, task))));
         self.settle(token, now);
     }
 
@@ -347,31 +392,42 @@ impl Loop {
         }
     }
 
-    /// Goes on with requests that had to wait.
+    /// Goes on with requests that had to wait and need not any longer.
     fn run_tasks(&mut self) {
-        let waker = Waker::from(self.door().wake.clone());
-        let mut context = Context::from_waker(&waker);
+        let woken = self.door().woken.clone();
+        let numbers =
+            std::mem::take(&mut *woken.tasks.lock().unwrap_or_else(PoisonError::into_inner));
+        if numbers.is_empty() {
+            return;
+        }
         let now = self.shared.clock.now();
+        for number in numbers {
+            if number == CHORE {
+                self.run_chore();
+                continue;
+            }
+            let Some((token, task)) = self.tasks.get_mut(&number) else { continue };
+            let token = *token;
+            let waker = woken.waker(number);
+            if let Poll::Ready(answer) = task.as_mut().poll(&mut Context::from_waker(&waker)) {
+                self.tasks.remove(&number);
+                // The connection may be gone; then the answer is kept for the next one.
+                if let Some(connection) = self.connections.get_mut(&token) {
+                    connection.link.send(answer.head, answer.payload.map(Pinned));
+                    self.settle(token, now);
+                }
+            }
+        }
+    }
+
+    fn run_chore(&mut self) {
+        let waker = self.door().woken.waker(CHORE);
         if let Some(chore) = &mut self.chore
-            && let Poll::Ready(result) = chore.as_mut().poll(&mut context)
+            && let Poll::Ready(result) = chore.as_mut().poll(&mut Context::from_waker(&waker))
         {
             self.chore = None;
             if let Err(error) = result {
                 warn!(%error, "forgetting silent clients");
-            }
-        }
-        let mut index = 0;
-        while index < self.tasks.len() {
-            match self.tasks[index].1.as_mut().poll(&mut context) {
-                Poll::Pending => index += 1,
-                Poll::Ready(answer) => {
-                    let (token, _) = self.tasks.swap_remove(index);
-                    // The connection may be gone; then the answer is kept for the next one.
-                    if let Some(connection) = self.connections.get_mut(&token) {
-                        connection.link.send(answer.head, answer.payload.map(Pinned));
-                        self.settle(token, now);
-                    }
-                }
             }
         }
     }
@@ -386,8 +442,9 @@ struct Reception<'a> {
     after_discard: &'a mut Option<Outgoing>,
     closing: &'a mut bool,
     answers: Vec<Outgoing>,
-    later: &'a mut Vec<Task>,
-    context: Context<'a>,
+    later: &'a mut Vec<(u64, Task)>,
+    next_task: &'a mut u64,
+    woken: &'a Arc<Woken>,
 }
 
 impl Reception<'_> {
@@ -406,10 +463,17 @@ impl Reception<'_> {
             }
             Action::Discard(answer) if payload_length > 0 => *self.after_discard = Some(answer),
             Action::Discard(answer) => self.answers.push(answer),
-            Action::Later(mut task) => match task.as_mut().poll(&mut self.context) {
-                Poll::Ready(answer) => self.answers.push(answer),
-                Poll::Pending => self.later.push(task),
-            },
+            Action::Later(mut task) => {
+                let number = *self.next_task;
+                let waker = self.woken.waker(number);
+                match task.as_mut().poll(&mut Context::from_waker(&waker)) {
+                    Poll::Ready(answer) => self.answers.push(answer),
+                    Poll::Pending => {
+                        *self.next_task += 1;
+                        self.later.push((number, task));
+                    }
+                }
+            }
             Action::Close(answer) => {
                 self.answers.extend(answer);
                 *self.closing = true;

@@ -1,10 +1,13 @@
 //! The server: memory, event loops and the metadata store around the services of `weir-core`.
 #![warn(missing_docs)]
 
+mod disk;
 mod driver;
 mod memory;
 pub mod meta;
 
+use disk::{Backing, Driven};
+pub use disk::{DISK_BYTES_MIN, DiskOptions, Engine, free};
 use driver::{Clock, Door, Loop, Shared};
 use memory::MappedMemory;
 use meta::{LmdbOptions, LmdbStore};
@@ -17,8 +20,8 @@ use weir_core::auth::Secret;
 use weir_core::config::Timing;
 use weir_core::error::{Code, Error, Result};
 use weir_core::service::meta::{MemoryStore, MetaStore};
-use weir_core::service::storage::Memory;
-use weir_core::service::{Service, ServiceOptions, Usage};
+use weir_core::service::storage::disk::Disk;
+use weir_core::service::{Service, ServiceOptions, TargetParts, Usage};
 use weir_core::types::Incarnation;
 use weir_net::tcp;
 
@@ -29,6 +32,10 @@ pub struct ServerOptions {
     pub listen: String,
     /// Memory of each target: bytes.
     pub memory: Vec<u64>,
+    /// Disk of each target: as many as there are targets, or none.
+    pub disks: Vec<DiskOptions>,
+    /// How requests get to the disks.
+    pub disk_engine: Engine,
     /// Memory for metadata, should this server be chosen to hold it: bytes.
     pub metadata_memory: u64,
     /// Where metadata is kept on disk (LMDB); none: in memory, which is the fastest.
@@ -88,13 +95,28 @@ impl Server {
         };
         let listener = tcp::listen(tcp::resolve(&options.listen)?).map_err(trouble)?;
         let address = listener.local_addr().map_err(trouble)?;
-        let mut memory: Vec<(Incarnation, Box<dyn Memory>)> = Vec::new();
-        for &bytes in &options.memory {
+        let mut targets: Vec<TargetParts> = Vec::new();
+        let mut disks: Vec<Option<Arc<dyn Driven>>> = Vec::new();
+        for (index, &bytes) in options.memory.iter().enumerate().take(driver::DISKS_MAX) {
             let mapped = MappedMemory::new(bytes as usize).map_err(|error| {
                 Error::because(Code::NoSpace, error.to_string())
                     .on("reserve memory", format!("{bytes} bytes"))
             })?;
-            memory.push((Incarnation(random()?), Box::new(mapped)));
+            let driven = options.disks.get(index).map(|disk| {
+                Backing::open(disk).and_then(|backing| backing.start(options.disk_engine)).map_err(
+                    |error| {
+                        Error::because(Code::Disk, error.to_string())
+                            .on("use as a disk", disk.path.display())
+                    },
+                )
+            });
+            let driven = driven.transpose()?;
+            targets.push(TargetParts {
+                incarnation: Incarnation(random()?),
+                memory: Box::new(mapped),
+                disk: driven.clone().map(|disk| disk as Arc<dyn Disk>),
+            });
+            disks.push(driven);
         }
         let store: Box<dyn MetaStore> = match options.metadata_dir.clone() {
             None => Box::new(MemoryStore::new(options.metadata_memory)),
@@ -110,7 +132,7 @@ impl Server {
             incarnation: Incarnation(random()?),
             secret: options.secret.clone(),
             timing: options.timing.clone(),
-            memory,
+            targets,
             store,
             description: (env!("CARGO_PKG_VERSION").to_owned(), std::process::id(), host()),
             usage: Box::new(usage),
@@ -122,7 +144,8 @@ impl Server {
         };
         let doors = (0..count).map(|_| Door::new()).collect::<std::io::Result<Vec<_>>>();
         let doors = doors.map_err(trouble)?;
-        let shared = Arc::new(Shared { service, clock, stop: AtomicBool::new(false), doors });
+        let shared =
+            Arc::new(Shared { service, clock, stop: AtomicBool::new(false), doors, disks });
         let mut threads = Vec::new();
         let mut listener = Some(listener);
         for index in 0..count {

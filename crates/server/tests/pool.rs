@@ -41,6 +41,8 @@ fn start_with(count: usize, memory: u64, metadata_dir: Option<&std::path::Path>)
             Server::start(ServerOptions {
                 listen: "127.0.0.1:0".to_owned(),
                 memory: vec![memory],
+                disks: Vec::new(),
+                disk_engine: weir_server::Engine::Auto,
                 metadata_memory: 16 << 20,
                 metadata_dir: metadata_dir.filter(|_| index == 0).map(Into::into),
                 secret: secret(),
@@ -403,6 +405,8 @@ fn a_server_in_its_place_is_not_taken_for_the_old_one() {
     let again = Server::start(ServerOptions {
         listen: listen.clone(),
         memory: vec![16 << 20],
+        disks: Vec::new(),
+        disk_engine: weir_server::Engine::Auto,
         metadata_memory: 16 << 20,
         metadata_dir: None,
         secret: secret(),

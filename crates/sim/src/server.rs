@@ -11,8 +11,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use weir_core::error::{Code, Error, Result};
-use weir_core::service::storage::{HeapMemory, Memory};
-use weir_core::service::{Action, Outgoing, Peer, Receiving, Service, ServiceOptions, Usage};
+use weir_core::service::storage::HeapMemory;
+use weir_core::service::{
+    Action, Outgoing, Peer, Receiving, Service, ServiceOptions, TargetParts, Usage,
+};
 use weir_core::slice::Slice;
 use weir_core::types::{Incarnation, Now};
 use weir_core::wire::data::{Io, TargetCall, TargetRequest};
@@ -80,9 +82,10 @@ impl World {
         incarnations: &[Incarnation],
         host: usize,
     ) -> Arc<Service> {
-        let memory = |&incarnation| {
-            let memory: Box<dyn Memory> = Box::new(HeapMemory::new(equipment.memory));
-            (incarnation, memory)
+        let parts = |&incarnation| TargetParts {
+            incarnation,
+            memory: Box::new(HeapMemory::new(equipment.memory)),
+            disk: None,
         };
         let store = SlowStore::new(
             equipment.metadata_memory,
@@ -94,7 +97,7 @@ impl World {
             incarnation: incarnations[0],
             secret: self.secret.clone(),
             timing: self.timing.clone(),
-            memory: incarnations[1..].iter().map(memory).collect(),
+            targets: incarnations[1..].iter().map(parts).collect(),
             store: Box::new(store),
             description: ("sim".to_owned(), 1, format!("host-{host}")),
             usage: Box::new(Usage::default),

@@ -102,6 +102,8 @@ pub(super) fn play(role: Role) -> Result<()> {
             let server = Server::start(ServerOptions {
                 listen: "127.0.0.1:0".to_owned(),
                 memory: vec![memory],
+                disks: Vec::new(),
+                disk_engine: weir_server::Engine::Auto,
                 metadata_memory: METADATA_BYTES,
                 metadata_dir: None,
                 secret: Secret::parse(&line)?,

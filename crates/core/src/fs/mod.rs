@@ -538,6 +538,12 @@ impl<R: Rpc> Fs<R> {
             let status = status?;
             usage.capacity += status.memory - status.memory_reserve.min(status.memory);
             usage.used += status.memory_used;
+            for target in status.targets.iter().filter(|target| target.disk > 0) {
+                // What is on disk may be in memory as well: of memory, what the disk has not counts.
+                usage.capacity += target.disk;
+                usage.used += target.disk_used + target.dirty;
+                usage.used -= target.memory_used;
+            }
             usage.inodes += status.inodes;
             usage.metadata_capacity += status.metadata_memory;
             usage.metadata_used += status.metadata_used;

@@ -6,4 +6,4 @@ mod peer;
 pub mod storage;
 mod stream;
 
-pub use peer::{Action, Outgoing, Peer, Receiving, Service, ServiceOptions, Usage};
+pub use peer::{Action, Outgoing, Peer, Receiving, Service, ServiceOptions, TargetParts, Usage};

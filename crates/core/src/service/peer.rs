@@ -3,6 +3,7 @@
 //! secret is proved.
 
 use super::meta::{MetaService, MetaStore};
+use super::storage::disk::{Disk, DiskDone};
 use super::storage::{Memory, ReadTicket, Target, WriteTicket};
 use super::stream::{Admission, Stream};
 use crate::auth::{
@@ -73,6 +74,16 @@ pub struct Usage {
     pub resident_max: u64,
 }
 
+/// What a target is made of.
+pub struct TargetParts {
+    /// This life of the target, drawn at random.
+    pub incarnation: Incarnation,
+    /// Its memory.
+    pub memory: Box<dyn Memory>,
+    /// The disk under it, if there is one: see [`Service::disk_done`].
+    pub disk: Option<Arc<dyn Disk>>,
+}
+
 /// What a server is made of.
 pub struct ServiceOptions {
     /// This life of the server, drawn at random.
@@ -81,8 +92,8 @@ pub struct ServiceOptions {
     pub secret: Secret,
     /// Times of the protocol.
     pub timing: Timing,
-    /// Memory of each target, and the target's incarnation.
-    pub memory: Vec<(Incarnation, Box<dyn Memory>)>,
+    /// What each target is made of.
+    pub targets: Vec<TargetParts>,
     /// Where metadata goes, should this server be chosen to hold it.
     pub store: Box<dyn MetaStore>,
     /// For people: version, process id, host.
@@ -140,7 +151,7 @@ pub struct Service {
 type Streams = BTreeMap<(ClientId, u16), Arc<Stream>>;
 
 struct Unformed {
-    memory: Vec<(Incarnation, Box<dyn Memory>)>,
+    targets: Vec<TargetParts>,
     store: Box<dyn MetaStore>,
 }
 
@@ -180,9 +191,9 @@ impl Service {
     /// A server that belongs to no pool yet.
     pub fn new(options: ServiceOptions) -> Arc<Service> {
         let target_memory = options
-            .memory
+            .targets
             .iter()
-            .map(|(incarnation, memory)| (*incarnation, memory.length() as u64))
+            .map(|parts| (parts.incarnation, parts.memory.length() as u64))
             .collect();
         Arc::new(Service {
             incarnation: options.incarnation,
@@ -191,7 +202,7 @@ impl Service {
             description: options.description,
             usage: options.usage,
             started: options.started,
-            unformed: Mutex::new(Some(Unformed { memory: options.memory, store: options.store })),
+            unformed: Mutex::new(Some(Unformed { targets: options.targets, store: options.store })),
             target_memory,
             formed: OnceLock::new(),
             streams: Mutex::default(),
@@ -454,10 +465,34 @@ impl Service {
         if let Some(repeated) = self.admit(peer, header, false)? {
             return Ok(Action::Send(repeated));
         }
+        let known = peer.known()?;
+        let (client, session) = (known.client, known.session.clone());
         let ticket = self.target(io.member).and_then(|target| {
             peer.check(now, io.ino, Rights::READ, io.generation)?;
-            target.read(&io)
+            match target.read_for(client, &io) {
+                Err(error) if error.code == Code::WouldBlock => Ok(Err(target.clone())),
+                ticket => ticket.map(Ok),
+            }
         });
+        match ticket {
+            Ok(Ok(ticket)) => Ok(Action::Send(self.read_answer(header, &session, Ok(ticket)))),
+            Err(error) => Ok(Action::Send(self.read_answer(header, &session, Err(error)))),
+            Ok(Err(target)) => {
+                let service = self.clone();
+                Ok(Action::Later(Box::pin(async move {
+                    let ticket = target.reading(io).await;
+                    service.read_answer(header, &session, ticket)
+                })))
+            }
+        }
+    }
+
+    fn read_answer(
+        &self,
+        header: Header,
+        session: &Stream,
+        ticket: Result<ReadTicket>,
+    ) -> Outgoing {
         self.count_failure(&ticket);
         let (result, payload) = match ticket {
             Ok(ticket) => {
@@ -468,8 +503,16 @@ impl Service {
             Err(error) => (Err(error), None),
         };
         let length = payload.as_ref().map_or(0, |ticket| ticket.length());
-        let head = peer.known()?.session.settle(header, false, result, length);
-        Ok(Action::Send(Outgoing { head, payload: payload.filter(|_| length > 0) }))
+        let head = session.settle(header, false, result, length);
+        Outgoing { head, payload: payload.filter(|_| length > 0) }
+    }
+
+    /// A target's disk has ended a request. `index` counts the targets as they were given.
+    pub fn disk_done(&self, now: Now, index: usize, done: DiskDone) {
+        // Before it was formed, a server has no targets, and asked no disk for anything.
+        if let Some(target) = self.formed.get().and_then(|formed| formed.targets.get(index)) {
+            target.disk_done(now, done);
+        }
     }
 
     fn write(
@@ -512,9 +555,20 @@ impl Service {
         }
         count(&self.counters.writes);
         self.counters.bytes_written.fetch_add(u64::from(header.payload_length), Relaxed);
+        let target = ticket.target().clone();
         let result = ticket.commit(now).map(|witness| witness.encode().to_vec());
         self.count_failure(&result);
-        send(known.session.settle(header, true, result, 0))
+        // It is stored; only the writer may have to slow down to the disk.
+        match target.turn(known.client, u64::from(header.payload_length)) {
+            None => send(known.session.settle(header, true, result, 0)),
+            Some(turn) => {
+                let session = known.session.clone();
+                Action::Later(Box::pin(async move {
+                    turn.await;
+                    Outgoing::plain(session.settle(header, true, result, 0))
+                }))
+            }
+        }
     }
 
     /// Runs a request that may have to wait.
@@ -653,12 +707,12 @@ impl Service {
             return Err(Error::because(Code::Exists, cause));
         };
         let targets = parts
-            .memory
+            .targets
             .into_iter()
             .zip(&entry.targets)
-            .map(|((incarnation, memory), target)| {
-                let member = Member { target: target.id, incarnation };
-                Target::new(member, map.epoch, memory)
+            .map(|(parts, target)| {
+                let member = Member { target: target.id, incarnation: parts.incarnation };
+                Target::with(member, map.epoch, parts.memory, parts.disk)
             })
             .collect();
         let meta = if map.metadata.contains(&formation.index) {
@@ -705,6 +759,7 @@ impl Service {
             status.memory_reserve = formed.targets.iter().map(|target| target.reserve()).sum();
             status.memory_used = formed.targets.iter().map(|target| target.used()).sum();
             status.objects = formed.targets.iter().map(|target| target.objects()).sum();
+            status.targets = formed.targets.iter().map(|target| target.status()).collect();
             if let Some(meta) = &formed.meta {
                 let (usage, inodes) = meta.fill();
                 status.metadata_memory = usage.limit;

@@ -236,4 +236,41 @@ pub struct ServerStatus {
     pub cpu_system_us: u64,
     /// Largest resident memory so far: bytes.
     pub resident_max: u64,
+    /// Its targets (once it belongs to a pool).
+    pub targets: Vec<TargetStatus>,
+}
+
+/// What a target has done and holds. Without a disk, all about that is 0.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TargetStatus {
+    /// Its name.
+    pub id: u32,
+    /// Memory stated: bytes.
+    pub memory: u64,
+    /// Of that in use: bytes.
+    pub memory_used: u64,
+    /// Objects held.
+    pub objects: u64,
+    /// Room on disk: bytes.
+    pub disk: u64,
+    /// Of that in use: bytes.
+    pub disk_used: u64,
+    /// Bytes in memory that are not on disk yet.
+    pub dirty: u64,
+    /// Requests under way at the disk.
+    pub disk_queued: u64,
+    /// Requests of clients that wait for the disk.
+    pub disk_waiting: u64,
+    /// Requests to read from disk.
+    pub disk_reads: u64,
+    /// Bytes read from disk.
+    pub disk_bytes_read: u64,
+    /// Requests to write to disk.
+    pub disk_writes: u64,
+    /// Bytes written to disk.
+    pub disk_bytes_written: u64,
+    /// Requests to the disk that failed, and checksums that were wrong.
+    pub disk_errors: u64,
+    /// Whether the disk was given up after errors.
+    pub disk_failed: bool,
 }

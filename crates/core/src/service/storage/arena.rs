@@ -372,14 +372,14 @@ impl Arena {
 }
 
 /// Which blocks are free: a bit each, and a bit for each word of them that is not zero.
-struct FreeMap {
+pub(super) struct FreeMap {
     words: Vec<u64>,
     summary: Vec<u64>,
     count: usize,
 }
 
 impl FreeMap {
-    fn full(count: usize) -> FreeMap {
+    pub(super) fn full(count: usize) -> FreeMap {
         let words = count.div_ceil(64);
         let mut map =
             FreeMap { words: vec![0; words], summary: vec![0; words.div_ceil(64)], count: 0 };
@@ -389,11 +389,15 @@ impl FreeMap {
         map
     }
 
-    fn has(&self, block: usize) -> bool {
-        self.words[block / 64] >> (block % 64) & 1 == 1
+    pub(super) fn count(&self) -> usize {
+        self.count
     }
 
-    fn set(&mut self, block: usize) {
+    pub(super) fn has(&self, block: usize) -> bool {
+        self.words.get(block / 64).is_some_and(|word| word >> (block % 64) & 1 == 1)
+    }
+
+    pub(super) fn set(&mut self, block: usize) {
         debug_assert!(!self.has(block));
         let word = block / 64;
         self.words[word] |= 1 << (block % 64);
@@ -401,7 +405,7 @@ impl FreeMap {
         self.count += 1;
     }
 
-    fn clear(&mut self, block: usize) {
+    pub(super) fn clear(&mut self, block: usize) {
         debug_assert!(self.has(block));
         let word = block / 64;
         self.words[word] &= !(1 << (block % 64));
@@ -412,11 +416,14 @@ impl FreeMap {
     }
 
     /// First free block at or behind `from`.
-    fn next(&self, from: usize) -> Option<usize> {
+    pub(super) fn next(&self, from: usize) -> Option<usize> {
         let word = from / 64;
         let here = self.words.get(word)? & (u64::MAX << (from % 64));
         if here != 0 {
             return Some(word * 64 + here.trailing_zeros() as usize);
+        }
+        if (word + 1) / 64 >= self.summary.len() {
+            return None;
         }
         let word = next_bit(&self.summary, word + 1)?;
         Some(word * 64 + self.words[word].trailing_zeros() as usize)

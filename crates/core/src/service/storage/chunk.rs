@@ -6,6 +6,8 @@
 //! *folded* into one slot as soon as that is possible and worth it.
 
 use super::arena::{Arena, CHUNK_BYTES, CLASSES, SLOT_BYTES, Slot, WHOLE, class_of};
+use super::disk::BLOCK_BYTES;
+use super::tier::{RECORD_COST, Tier};
 use crate::types::Ino;
 use std::collections::BTreeMap;
 
@@ -25,8 +27,11 @@ pub(super) const SPARSE: usize = 4;
 enum Place {
     /// In one slot, from its first byte on.
     Slot(Slot),
-    /// In several slots, or not from the first byte on: see [`Chunks::pieces`].
+    /// In several slots, or not from the first byte on: see [`Chunks::pieces`]. Between them is what
+    /// is on disk, or zeros.
     Pieces,
+    /// Not in memory: all of it is on disk.
+    Disk,
 }
 
 /// A part of an object that is there.
@@ -35,9 +40,19 @@ pub(super) struct Chunk {
     place: Place,
     /// Bytes up to the last one that is there; zeros behind.
     pub(super) length: u32,
+    /// What a target with a disk knows of it; 0: nothing.
+    pub(super) record: u32,
 }
 
 impl Chunk {
+    /// The one slot that it is, if it is.
+    pub(super) fn slot(self) -> Option<Slot> {
+        match self.place {
+            Place::Slot(slot) => Some(slot),
+            _ => None,
+        }
+    }
+
     /// Whether its content is a list of pieces.
     pub(super) fn in_pieces(self) -> bool {
         self.place == Place::Pieces
@@ -76,13 +91,15 @@ pub(super) struct Chunks {
     pub(super) reserve: usize,
     /// Contents of the chunks whose place is [`Place::Pieces`]: ascending and disjoint.
     pieces: BTreeMap<Key, Vec<Piece>>,
+    /// The books of the disk, if there is one.
+    pub(super) tier: Option<Tier>,
 }
 
 impl Chunks {
     pub(super) fn new(arena: Arena) -> Chunks {
         let blocks = arena.blocks();
         let reserve = (blocks / 16).clamp(4, 256).min(blocks / 2);
-        Chunks { arena, reserve, pieces: BTreeMap::new() }
+        Chunks { arena, reserve, pieces: BTreeMap::new(), tier: None }
     }
 
     /// Calls `f` with each piece of a chunk, ascending.
@@ -90,21 +107,134 @@ impl Chunks {
         match chunk.place {
             Place::Slot(slot) => f(Piece { start: 0, end: chunk.length, slot, at: 0 }),
             Place::Pieces => self.pieces[&key].iter().copied().for_each(f),
+            Place::Disk => (),
+        }
+    }
+
+    /// Bytes that a chunk holds, as its owner is told: slots, or where there is a disk what it would
+    /// take there, so that it does not change when the chunk moves.
+    pub(super) fn bytes(&self, key: Key, chunk: Option<Chunk>) -> u64 {
+        match chunk {
+            None => 0,
+            Some(chunk) if chunk.record != 0 => {
+                (chunk.length as usize).next_multiple_of(BLOCK_BYTES) as u64
+            }
+            Some(chunk) => self.held(key, chunk),
         }
     }
 
     /// Slot bytes that a chunk holds.
-    pub(super) fn bytes(&self, key: Key, chunk: Option<Chunk>) -> u64 {
-        match chunk {
-            None => 0,
-            Some(Chunk { place: Place::Slot(slot), .. }) => self.arena.size(slot) as u64,
-            Some(_) => {
+    pub(super) fn held(&self, key: Key, chunk: Chunk) -> u64 {
+        match chunk.place {
+            Place::Slot(slot) => self.arena.size(slot) as u64,
+            Place::Disk => 0,
+            Place::Pieces => {
+                let zeros = self.tier.as_ref().map(|tier| tier.zeros);
                 let mut slots: Vec<Slot> = self.pieces[&key].iter().map(|p| p.slot).collect();
                 slots.sort_unstable();
                 slots.dedup();
-                slots.iter().map(|&slot| self.arena.size(slot) as u64).sum()
+                let slots = slots.iter().filter(|&&slot| Some(slot) != zeros);
+                slots.map(|&slot| self.arena.size(slot) as u64).sum()
             }
         }
+    }
+
+    /// Bytes of a chunk that are on disk, and count.
+    fn visible(&self, record: u32) -> u32 {
+        self.tier.as_ref().map_or(0, |tier| tier.visible(record))
+    }
+
+    /// Whether what is on disk is not needed to know the chunk.
+    pub(super) fn covered(&self, key: Key, chunk: Chunk) -> bool {
+        match chunk.place {
+            Place::Slot(_) => true,
+            Place::Pieces => covers(&self.pieces[&key], self.visible(chunk.record)),
+            Place::Disk => false,
+        }
+    }
+
+    /// Calls `f` with each part of `start..end` that only the disk has.
+    pub(super) fn missing(
+        &self,
+        key: Key,
+        chunk: Chunk,
+        (start, end): (u32, u32),
+        mut f: impl FnMut(u32, u32),
+    ) {
+        if chunk.record == 0 || matches!(chunk.place, Place::Slot(_)) {
+            return;
+        }
+        let end = end.min(self.visible(chunk.record));
+        let mut at = start;
+        self.each(key, chunk, |piece| {
+            if at < piece.start.min(end) {
+                f(at, piece.start.min(end));
+            }
+            at = at.max(piece.end);
+        });
+        if at < end {
+            f(at, end);
+        }
+    }
+
+    /// Keeps the disk's books after a change of a chunk; `wrote`: memory is ahead of the disk now.
+    fn changed(&mut self, key: Key, chunk: Option<Chunk>, wrote: bool) {
+        let Some(chunk) = chunk.filter(|chunk| chunk.record != 0) else { return };
+        let held = self.held(key, chunk) as u32;
+        let covered = self.covered(key, chunk);
+        let tier = self.tier.as_mut().expect("records are the tier's");
+        tier.set_held(chunk.record, held);
+        if wrote {
+            if covered {
+                tier.drop_base(chunk.record);
+            }
+            tier.set_dirty(chunk.record, covered);
+        } else {
+            tier.set_covered(chunk.record, covered);
+        }
+    }
+
+    /// Takes a clean chunk out of memory.
+    pub(super) fn evict(&mut self, key: Key, chunk: Chunk) -> Chunk {
+        for piece in self.take(key, chunk) {
+            self.arena.release(piece.slot);
+        }
+        let chunk = Chunk { place: Place::Disk, ..chunk };
+        self.changed(key, Some(chunk), false);
+        chunk
+    }
+
+    /// Puts bytes `start..end` of a chunk, read from disk into a fresh slot, where memory has none.
+    /// Takes over the reference to the slot.
+    pub(super) fn install(
+        &mut self,
+        key: Key,
+        chunk: Chunk,
+        (start, end): (u32, u32),
+        slot: Slot,
+    ) -> Chunk {
+        let visible = self.visible(chunk.record);
+        let end = end.min(visible);
+        let mut gaps = Vec::new();
+        self.missing(key, chunk, (start, end), |from, to| gaps.push((from, to)));
+        let new = if gaps == [(0, chunk.length)] {
+            Chunk { place: Place::Slot(slot), ..chunk }
+        } else {
+            let mut pieces = self.take(key, chunk);
+            for (from, to) in gaps {
+                self.arena.retain(slot);
+                pieces.push(Piece { start: from, end: to, slot, at: from - start });
+            }
+            self.arena.release(slot);
+            pieces.sort_unstable_by_key(|piece| piece.start);
+            let pieces = self.join(pieces);
+            let pieces = self.fold(pieces, visible);
+            self.put(key, pieces, chunk.record).expect("what is on disk is there")
+        };
+        self.changed(key, Some(new), false);
+        let tier = self.tier.as_mut().expect("records are the tier's");
+        tier.fetched(chunk.record);
+        new
     }
 
     /// The size of a chunk's slot, if nobody else refers to it.
@@ -119,6 +249,10 @@ impl Chunks {
     pub(super) fn stored(&self, key: Key, chunk: Chunk, ranges: &[(u32, u32)]) -> bool {
         match chunk.place {
             Place::Slot(_) => ranges.last().is_none_or(|range| range.1 <= chunk.length),
+            Place::Disk | Place::Pieces if chunk.record != 0 => {
+                ranges.last().is_none_or(|range| range.1 <= chunk.length)
+            }
+            Place::Disk => unreachable!("what is on disk has a record"),
             Place::Pieces => {
                 let pieces = &self.pieces[&key];
                 ranges.iter().all(|&(start, end)| {
@@ -145,20 +279,46 @@ impl Chunks {
         slot: Slot,
         fresh: &[Piece],
     ) -> Option<Chunk> {
+        let record = match (old, &mut self.tier) {
+            (Some(old), _) => old.record,
+            (None, Some(tier)) => tier.add(&mut self.arena, key),
+            (None, None) => 0,
+        };
+        let new = self.write_memory(key, old, slot, fresh, record);
+        self.changed(key, new, true);
+        new
+    }
+
+    fn write_memory(
+        &mut self,
+        key: Key,
+        old: Option<Chunk>,
+        slot: Slot,
+        fresh: &[Piece],
+        record: u32,
+    ) -> Option<Chunk> {
         if let Some(old) = old
             && self.write_in_place(key, old, slot, fresh)
         {
             return Some(old);
         }
         if let [Piece { start: 0, end, at: 0, .. }] = *fresh {
+            let new = Some(Chunk { place: Place::Slot(slot), length: end, record });
             match old {
-                Some(Chunk { place: Place::Slot(old_slot), length }) if length <= end => {
+                Some(Chunk { place: Place::Slot(old_slot), length, .. }) if length <= end => {
                     self.arena.release(old_slot);
-                    return Some(Chunk { place: Place::Slot(slot), length: end });
+                    return new;
                 }
-                None => return Some(Chunk { place: Place::Slot(slot), length: end }),
+                Some(Chunk { place: Place::Disk, length, .. }) if length <= end => return new,
+                None => return new,
                 _ => (),
             }
+        }
+        if let Some(Chunk { place: Place::Slot(_), .. }) = old
+            && let Some(tier) = &mut self.tier
+        {
+            // The slot has all that the disk has.
+            tier.drop_base(record);
         }
         let ranges: Vec<_> = fresh.iter().map(|piece| (piece.start, piece.end)).collect();
         let mut pieces = match old {
@@ -175,8 +335,8 @@ impl Chunks {
         pieces.extend_from_slice(fresh);
         pieces.sort_unstable_by_key(|piece| piece.start);
         let pieces = self.join(pieces);
-        let pieces = self.fold(pieces);
-        self.put(key, pieces)
+        let pieces = self.fold(pieces, self.visible(record));
+        self.put(key, pieces, record)
     }
 
     /// Copies into the slots that are there where nobody else refers to them and that is the
@@ -195,6 +355,8 @@ impl Chunks {
                 let (at, start) = (piece.at as usize, piece.start as usize);
                 self.arena.copy(slot, at, old_slot, start, piece.length());
             }
+        } else if old.place == Place::Disk {
+            return false;
         } else {
             let pieces = &self.pieces[&key];
             let home = |piece: &Piece| {
@@ -225,6 +387,48 @@ impl Chunks {
         if start >= chunk.length {
             return Some(chunk);
         }
+        if chunk.record == 0 {
+            return self.punch_memory(key, chunk, start, end);
+        }
+        let tail = end >= chunk.length;
+        if tail && start == 0 {
+            self.free(key, chunk);
+            return None;
+        }
+        let record = chunk.record;
+        let tier = self.tier.as_mut().expect("records are the tier's");
+        if tail || end >= tier.visible(record) {
+            tier.cut(record, start);
+        }
+        if !tail && chunk.slot().is_some() {
+            // The slot has all that the disk has.
+            tier.drop_base(record);
+        }
+        let visible = tier.visible(record);
+        let zeros = tier.zeros;
+        let new = if chunk.slot().is_some() {
+            self.punch_memory(key, chunk, start, end)
+        } else {
+            let pieces = self.take(key, chunk);
+            let mut pieces = self.carve(pieces, &[(start, end)]);
+            if start < visible {
+                // Zeros over what is on disk.
+                self.arena.retain(zeros);
+                pieces.push(Piece { start, end: end.min(visible), slot: zeros, at: start });
+                pieces.sort_unstable_by_key(|piece| piece.start);
+            }
+            let pieces = self.fold(pieces, visible);
+            self.put(key, pieces, record)
+        };
+        match new {
+            // What is left at the front is as clean as it was.
+            Some(_) => self.changed(key, new, !tail),
+            None => self.tier.as_mut().expect("records are the tier's").remove(record),
+        }
+        new
+    }
+
+    fn punch_memory(&mut self, key: Key, chunk: Chunk, start: u32, end: u32) -> Option<Chunk> {
         if let Place::Slot(slot) = chunk.place
             && start > 0
         {
@@ -238,8 +442,8 @@ impl Chunks {
         }
         let pieces = self.take(key, chunk);
         let pieces = self.carve(pieces, &[(start, end)]);
-        let pieces = self.fold(pieces);
-        self.put(key, pieces)
+        let pieces = self.fold(pieces, 0);
+        self.put(key, pieces, chunk.record)
     }
 
     /// Frees a chunk.
@@ -247,13 +451,22 @@ impl Chunks {
         for piece in self.take(key, chunk) {
             self.arena.release(piece.slot);
         }
+        self.forget(chunk);
     }
 
     /// Frees a chunk that is not in pieces.
     pub(super) fn free_slot(&mut self, chunk: Chunk) {
         match chunk.place {
             Place::Slot(slot) => self.arena.release(slot),
+            Place::Disk => (),
             Place::Pieces => unreachable!("chunks in pieces are freed by their key"),
+        }
+        self.forget(chunk);
+    }
+
+    fn forget(&mut self, chunk: Chunk) {
+        if chunk.record != 0 {
+            self.tier.as_mut().expect("records are the tier's").remove(chunk.record);
         }
     }
 
@@ -263,8 +476,24 @@ impl Chunks {
             return Some(chunk);
         }
         let pieces = self.take(key, chunk);
-        let pieces = self.fold(pieces);
-        self.put(key, pieces)
+        let pieces = self.fold(pieces, self.visible(chunk.record));
+        let new = self.put(key, pieces, chunk.record);
+        self.changed(key, new, false);
+        new
+    }
+
+    /// Makes one slot of a chunk that memory covers, for the disk. None: there is no memory for it.
+    pub(super) fn compact(&mut self, key: Key, chunk: Chunk) -> Option<Chunk> {
+        let chunk = self.tidy(key, chunk)?;
+        if chunk.slot().is_some() {
+            return Some(chunk);
+        }
+        let slot = self.arena.allocate(class_of(chunk.length as usize))?;
+        let pieces = self.take(key, chunk);
+        self.compose(&pieces, slot);
+        let new = Chunk { place: Place::Slot(slot), ..chunk };
+        self.changed(key, Some(new), false);
+        Some(new)
     }
 
     /// Whether there are chunks in pieces at all.
@@ -276,6 +505,7 @@ impl Chunks {
     fn take(&mut self, key: Key, chunk: Chunk) -> Vec<Piece> {
         match chunk.place {
             Place::Slot(slot) => vec![Piece { start: 0, end: chunk.length, slot, at: 0 }],
+            Place::Disk => Vec::new(),
             Place::Pieces => {
                 let pieces = self.pieces.remove(&key).expect("a chunk in pieces has a list");
                 self.arena.discharge(PIECES_COST + PIECE_COST * pieces.len() as u64);
@@ -284,14 +514,20 @@ impl Chunks {
         }
     }
 
-    fn put(&mut self, key: Key, pieces: Vec<Piece>) -> Option<Chunk> {
-        let length = pieces.last()?.end;
-        if let [Piece { start: 0, slot, at: 0, .. }] = pieces[..] {
-            return Some(Chunk { place: Place::Slot(slot), length });
+    fn put(&mut self, key: Key, pieces: Vec<Piece>, record: u32) -> Option<Chunk> {
+        let visible = self.visible(record);
+        let length = pieces.last().map_or(0, |piece| piece.end).max(visible);
+        if pieces.is_empty() {
+            return (visible > 0).then_some(Chunk { place: Place::Disk, length, record });
+        }
+        if let [Piece { start: 0, slot, at: 0, end }] = pieces[..]
+            && end >= visible
+        {
+            return Some(Chunk { place: Place::Slot(slot), length, record });
         }
         self.arena.charge(PIECES_COST + PIECE_COST * pieces.len() as u64);
         self.pieces.insert(key, pieces);
-        Some(Chunk { place: Place::Pieces, length })
+        Some(Chunk { place: Place::Pieces, length, record })
     }
 
     /// What is left of pieces outside of ranges (both ascending and disjoint).
@@ -338,9 +574,13 @@ impl Chunks {
     }
 
     /// Makes one slot of pieces: in one of their own slots if nobody else refers to it, else in a
-    /// fresh one if that is worth it and memory is not short.
-    fn fold(&mut self, pieces: Vec<Piece>) -> Vec<Piece> {
+    /// fresh one if that is worth it and memory is not short. Not as long as any of the `visible`
+    /// bytes on disk is needed.
+    fn fold(&mut self, pieces: Vec<Piece>, visible: u32) -> Vec<Piece> {
         let Some(length) = pieces.last().map(|piece| piece.end) else { return pieces };
+        if !covers(&pieces, visible) {
+            return pieces;
+        }
         if pieces.len() == 1 && (pieces[0].start, pieces[0].at) == (0, 0) {
             return pieces;
         }
@@ -395,6 +635,18 @@ impl Chunks {
     }
 }
 
+/// Whether pieces leave no gap before `visible`.
+fn covers(pieces: &[Piece], visible: u32) -> bool {
+    let mut at = 0;
+    for piece in pieces {
+        if piece.start > at || at >= visible {
+            break;
+        }
+        at = piece.end;
+    }
+    at >= visible
+}
+
 /// What one slot contributes to a chunk's pieces.
 struct Share {
     slot: Slot,
@@ -428,4 +680,9 @@ fn shares(pieces: &[Piece]) -> impl Iterator<Item = Share> + use<> {
 /// Most bookkeeping that storing so many pieces in one chunk can add: bytes.
 pub(super) fn cost_max(pieces: usize) -> u64 {
     CHUNK_COST + PIECES_COST + PIECE_COST * (2 * pieces as u64 + 1)
+}
+
+/// The same where there is a disk, which wants a record too.
+pub(super) fn cost_max_on_disk(pieces: usize) -> u64 {
+    cost_max(pieces) + RECORD_COST
 }

@@ -13,42 +13,54 @@
 //! Room for what committing can need is set aside at the beginning, so that it never fails. A small
 //! reserve serves only writes over what is stored already, so that overwriting works in a full pool.
 
+mod ahead;
 mod arena;
 mod chunk;
 pub mod disk;
+mod fair;
+mod flow;
 mod memory;
 mod read;
+mod space;
 #[cfg(test)]
 mod tests;
+mod tier;
+#[cfg(test)]
+mod tier_tests;
 mod write;
 
 pub use arena::CHUNK_BYTES;
+pub use flow::{DiskCounters, DiskStatus};
 pub use memory::{HeapMemory, Memory};
-pub use read::ReadTicket;
-pub use write::WriteTicket;
+pub use read::{ReadTicket, Reading};
+pub use write::{Turn, WriteTicket};
 
 use crate::config::{LIST_EXTENTS_MAX, PAYLOAD_BYTES_MAX};
 use crate::error::{Code, Error, Result};
 use crate::layout::{Extent, FILE_SIZE_MAX, Member};
 use crate::types::{Ino, Now, WallTime};
+use crate::wire::control::TargetStatus;
 use crate::wire::data::{Io, Runs, TargetReply, TargetRequest, Witness};
 use arena::Arena;
 use chunk::{CHUNK_COST, Chunk, Chunks, Key};
+use disk::Disk;
+use flow::Flow;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use tier::Tier;
 
 /// Heap for an object and the first leaf of its map of chunks, in trees of half-full nodes: bytes.
-const OBJECT_COST: u64 = 400;
+const OBJECT_COST: u64 = 440;
 /// Chunks freed before others get the lock again.
 const FREE_BATCH: usize = 1024;
 
 /// One storage target. Share it in an [`Arc`]; every method is called from any thread.
-#[derive(Debug)]
 pub struct Target {
     member: Member,
     map_epoch: AtomicU32,
     capacity: u64,
+    disk: Option<Arc<dyn Disk>>,
     state: Mutex<State>,
 }
 
@@ -60,6 +72,9 @@ struct State {
     tickets: usize,
     /// Blocks that tickets hold only until they have overwritten what is stored.
     overwrite_blocks: usize,
+    /// Traffic with the disk, if there is one.
+    flow: Option<Flow>,
+    ahead: ahead::Streams,
 }
 
 #[derive(Debug, Default)]
@@ -72,6 +87,8 @@ struct Object {
     cut_epoch: u32,
     /// Slot bytes that its chunks hold.
     allocated: u64,
+    /// What went wrong when it was written behind: for the next one who asks whether it is safe.
+    trouble: Option<Box<Error>>,
 }
 
 impl Object {
@@ -203,18 +220,66 @@ impl Target {
     /// A target with nothing in it. Of `memory` it uses whole blocks of [`CHUNK_BYTES`], for
     /// payload and in place of its bookkeeping in the heap.
     pub fn new(member: Member, map_epoch: u32, memory: Box<dyn Memory>) -> Arc<Target> {
+        Target::with(member, map_epoch, memory, None)
+    }
+
+    /// A target with a disk under its memory, if it has one: what memory has no room for goes there.
+    /// Whoever drives it hands back the disk's completions ([`Target::disk_done`]).
+    pub fn with(
+        member: Member,
+        map_epoch: u32,
+        memory: Box<dyn Memory>,
+        disk: Option<Arc<dyn Disk>>,
+    ) -> Arc<Target> {
         let arena = Arena::new(memory);
+        let capacity = (arena.blocks() * CHUNK_BYTES) as u64;
+        let mut chunks = Chunks::new(arena);
+        let disk = disk.filter(|disk| {
+            chunks.tier = Tier::new(&mut chunks.arena, disk.blocks());
+            chunks.tier.is_some()
+        });
         Arc::new(Target {
             member,
             map_epoch: AtomicU32::new(map_epoch),
-            capacity: (arena.blocks() * CHUNK_BYTES) as u64,
+            capacity,
             state: Mutex::new(State {
-                chunks: Chunks::new(arena),
+                chunks,
                 objects: BTreeMap::new(),
                 tickets: 0,
                 overwrite_blocks: 0,
+                flow: disk.is_some().then(|| Flow::new(capacity)),
+                ahead: ahead::Streams::new(capacity),
             }),
+            disk,
         })
+    }
+
+    /// What it holds and has done.
+    pub fn status(&self) -> TargetStatus {
+        let state = self.lock();
+        let disk = state.disk_status().unwrap_or_default();
+        TargetStatus {
+            id: self.member.target.0,
+            memory: self.capacity,
+            memory_used: state.chunks.arena.used(),
+            objects: state.objects.len() as u64,
+            disk: disk.capacity,
+            disk_used: disk.used,
+            dirty: disk.dirty,
+            disk_queued: disk.queued,
+            disk_waiting: disk.waiting,
+            disk_reads: disk.counters.reads,
+            disk_bytes_read: disk.counters.bytes_read,
+            disk_writes: disk.counters.writes,
+            disk_bytes_written: disk.counters.bytes_written,
+            disk_errors: disk.counters.errors,
+            disk_failed: disk.failed,
+        }
+    }
+
+    /// Its disk, if it has one, and what is going on there.
+    pub fn disk_status(&self) -> Option<DiskStatus> {
+        self.lock().disk_status()
     }
 
     /// Its name and life.
@@ -303,8 +368,19 @@ impl Target {
     /// caller's to check, as are member and epoch: [`Target::check`]).
     pub fn call(&self, now: Now, request: &TargetRequest) -> Result<TargetReply> {
         match *request {
-            TargetRequest::Witness { ino } | TargetRequest::Flush { ino } => {
-                Ok(self.lock().reply(ino))
+            TargetRequest::Witness { ino } => Ok(self.lock().reply(ino)),
+            TargetRequest::Flush { ino } => {
+                let mut state = self.lock();
+                let failed = state.disk_status().is_some_and(|status| status.failed);
+                if let Some(object) = state.objects.get_mut(&ino)
+                    && let Some(error) = &object.trouble
+                {
+                    let error = Error::clone(error);
+                    // Told once, unless it is to stay so.
+                    object.trouble = object.trouble.take().filter(|_| failed);
+                    return Err(error);
+                }
+                Ok(state.reply(ino))
             }
             TargetRequest::Truncate { ino, cut, size, epoch } => {
                 self.truncate(ino, cut, size, epoch)
@@ -363,6 +439,7 @@ impl Target {
             (object.reply(), freed)
         };
         self.free(freed);
+        self.pump();
         Ok(reply)
     }
 
@@ -387,6 +464,7 @@ impl Target {
             state.reply(ino)
         };
         self.free(freed);
+        self.pump();
         Ok(reply)
     }
 
@@ -403,6 +481,8 @@ impl Target {
             self.free(freed);
             count += 1;
         }
+        self.lock().memory_came_back();
+        self.pump();
         count
     }
 
@@ -421,15 +501,32 @@ impl Target {
     }
 }
 
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Target").field("member", &self.member).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // Requests under way name the memory, which goes next.
+        if let Some(disk) = &self.disk {
+            disk.close();
+        }
+    }
+}
+
 impl State {
     /// Refuses to make an object for which not even the reserve has room.
-    fn room_for_object(&self, ino: Ino) -> Result<()> {
-        let arena = &self.chunks.arena;
-        let needed = arena.needed(&[0; arena::CLASSES], OBJECT_COST);
-        if self.objects.contains_key(&ino) || arena.available() >= needed as isize {
+    fn room_for_object(&mut self, ino: Ino) -> Result<()> {
+        let needed = self.chunks.arena.needed(&[0; arena::CLASSES], OBJECT_COST) as isize;
+        if self.objects.contains_key(&ino) || self.make_room(needed) {
             return Ok(());
         }
-        Err(Code::NoSpace.into())
+        if self.room_comes() {
+            return Err(Error::because(Code::Busy, "memory waits for the disk"));
+        }
+        Err(self.no_room())
     }
 }
 

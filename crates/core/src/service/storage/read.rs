@@ -1,13 +1,17 @@
 //! Reads: pinned slots, and zeros for holes.
 
 use super::arena::{CHUNK_BYTES, Slot};
+use super::chunk::Key;
 use super::{State, Target};
-use crate::error::Result;
+use crate::error::{Code, Result};
 use crate::layout::Extent;
-use crate::types::Ino;
+use crate::types::{ClientId, Ino};
 use crate::wire::data::{Io, Witness};
 use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
 
 /// What holes are sent from.
 static ZEROS: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
@@ -21,12 +25,12 @@ pub struct ReadTicket {
     length: usize,
     /// In truth they live as long as the pins; lent out for no longer than `self`.
     slices: Vec<&'static [u8]>,
-    pins: Vec<Pin>,
+    pins: Vec<Held>,
 }
 
 /// A reference to a slot, and the index of the chunk to which it belonged.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Pin {
+struct Held {
     slot: Slot,
     chunk: u64,
 }
@@ -36,9 +40,44 @@ impl Target {
     /// the object's size; holes before that are zeros. An object that is not there is empty.
     /// Fails with [`crate::error::Code::Lost`], [`crate::error::Code::Stale`], or for extents out of
     /// bounds.
+    ///
+    /// Where a disk must be waited for, [`crate::error::Code::WouldBlock`]: see [`Target::reading`].
     pub fn read(self: &Arc<Target>, io: &Io) -> Result<ReadTicket> {
+        self.read_for(ClientId(0), io)
+    }
+
+    /// The same for a client whose reading is looked at, to read ahead of it.
+    pub fn read_for(self: &Arc<Target>, client: ClientId, io: &Io) -> Result<ReadTicket> {
         self.check_io(io)?;
-        let mut state = self.lock();
+        if self.disk.is_none() {
+            return Ok(self.gather(&mut self.lock(), io));
+        }
+        let result = {
+            let mut state = self.lock();
+            let read_on = state.look_ahead(client, io);
+            let (keys, _) = state.lacking(io.ino, spans(io), false);
+            if keys.is_empty() {
+                state.touch(io, read_on);
+                // Pinned first: reading ahead may take other chunks out of memory.
+                let ticket = self.gather(&mut state, io);
+                state.read_ahead(io.ino);
+                Ok(ticket)
+            } else {
+                Err(Code::WouldBlock.into())
+            }
+        };
+        self.pump_if_due();
+        result
+    }
+
+    /// A read that waits for the disk where it must: all that is missing is asked for at once, and
+    /// stays in memory until it was seen. Fails as [`Target::read`] does, or with
+    /// [`crate::error::Code::Disk`].
+    pub fn reading(self: &Arc<Target>, io: Io) -> Reading {
+        Reading { target: Arc::clone(self), io, id: None }
+    }
+
+    fn gather(self: &Arc<Target>, state: &mut State, io: &Io) -> ReadTicket {
         let witness = state.witness(io.ino);
         let extents = io.runs.extents();
         let below = |extent: &Extent| extent.length > 0 && extent.offset < witness.size;
@@ -49,21 +88,126 @@ impl Target {
             if i + 1 == count {
                 extent.length = extent.length.min(witness.size - extent.offset);
             }
-            gather.add(&state, io.ino, extent);
+            gather.add(state, io.ino, extent);
         }
         for pin in &gather.pins {
             state.chunks.arena.retain(pin.slot);
         }
         state.tickets += 1;
-        drop(state);
-        Ok(ReadTicket {
+        ReadTicket {
             target: Arc::clone(self),
             ino: io.ino,
             witness,
             length: gather.spans.iter().map(|span| span.length).sum(),
             slices: gather.slices(),
             pins: gather.pins,
-        })
+        }
+    }
+}
+
+fn spans(io: &Io) -> impl Iterator<Item = (u64, u64)> + '_ {
+    io.runs.extents().map(|extent| (extent.offset, extent.end()))
+}
+
+/// A read under way. See [`Target::reading`].
+pub struct Reading {
+    target: Arc<Target>,
+    io: Io,
+    /// Its number among those that wait.
+    id: Option<u64>,
+}
+
+impl Future for Reading {
+    type Output = Result<ReadTicket>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<ReadTicket>> {
+        let Reading { target, io, id } = &mut *self;
+        let result = target.poll_read(io, id, context.waker());
+        target.pump();
+        result
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            // A poisoned lock means that somebody panicked and said so: no second panic here.
+            let Ok(mut state) = self.target.state.lock() else { return };
+            state.flow.iter_mut().for_each(|flow| flow.leave(id));
+            drop(state);
+            self.target.pump();
+        }
+    }
+}
+
+impl Target {
+    fn poll_read(
+        self: &Arc<Target>,
+        io: &Io,
+        id: &mut Option<u64>,
+        waker: &Waker,
+    ) -> Poll<Result<ReadTicket>> {
+        self.check_io(io)?;
+        let mut state = self.lock();
+        if state.flow.is_none() {
+            return Poll::Ready(Ok(self.gather(&mut state, io)));
+        }
+        if let Some(number) = *id
+            && let Some(error) = state.reader_error(number)
+        {
+            return Poll::Ready(Err(error));
+        }
+        let (keys, wanted) = state.lacking(io.ino, spans(io), false);
+        if keys.is_empty() {
+            state.touch(io, false);
+            let ticket = self.gather(&mut state, io);
+            if let Some(number) = id.take() {
+                state.flow.iter_mut().for_each(|flow| flow.leave(number));
+            }
+            state.read_ahead(io.ino);
+            return Poll::Ready(Ok(ticket));
+        }
+        let all = |state: &State| state.named(io);
+        match state.wait_for(id, waker, keys, &wanted, all) {
+            Ok(()) => {
+                state.read_ahead(io.ino);
+                Poll::Pending
+            }
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+}
+
+impl State {
+    /// The chunks that are there of what a request names.
+    fn named(&self, io: &Io) -> Vec<Key> {
+        let size = CHUNK_BYTES as u64;
+        let Some(object) = self.objects.get(&io.ino) else { return Vec::new() };
+        let mut keys = Vec::new();
+        for (start, end) in spans(io).filter(|(start, end)| start < end) {
+            let range = object.chunks.range(start / size..end.div_ceil(size));
+            for (&index, _) in range {
+                if keys.last() != Some(&(io.ino, index)) {
+                    keys.push((io.ino, index));
+                }
+            }
+        }
+        keys
+    }
+
+    /// Counts a hit of each chunk. Who reads on in small steps hits each only once.
+    fn touch(&mut self, io: &Io, reads_on: bool) {
+        let size = CHUNK_BYTES as u64;
+        let State { chunks: store, objects, .. } = self;
+        let (Some(tier), Some(object)) = (&mut store.tier, objects.get(&io.ino)) else { return };
+        for (start, end) in spans(io).filter(|(start, end)| start < end) {
+            let first = if reads_on { start.div_ceil(size) } else { start / size };
+            for (_, chunk) in object.chunks.range(first..end.div_ceil(size).max(first)) {
+                if chunk.record != 0 {
+                    tier.touch(chunk.record);
+                }
+            }
+        }
     }
 }
 
@@ -104,8 +248,10 @@ impl Drop for ReadTicket {
         for pin in &self.pins {
             state.chunks.arena.release(pin.slot);
         }
+        state.memory_came_back();
         if !state.chunks.any_pieces() {
-            return;
+            drop(state);
+            return self.target.pump_if_due();
         }
         // Chunks that were written meanwhile may be in pieces because of these pins.
         let State { chunks: store, objects, .. } = &mut *state;
@@ -116,6 +262,8 @@ impl Drop for ReadTicket {
                 object.change(store, key, |store, chunk| store.tidy(key, chunk?));
             }
         }
+        drop(state);
+        self.target.pump_if_due();
     }
 }
 
@@ -128,7 +276,7 @@ struct Span {
 #[derive(Default)]
 struct Gather {
     spans: Vec<Span>,
-    pins: Vec<Pin>,
+    pins: Vec<Held>,
 }
 
 impl Gather {
@@ -153,7 +301,7 @@ impl Gather {
                     let within = piece.at as usize + (start - piece_start) as usize;
                     let from = state.chunks.arena.pointer(piece.slot, within);
                     self.push(Some(from), (end - start) as usize);
-                    let pin = Pin { slot: piece.slot, chunk: index };
+                    let pin = Held { slot: piece.slot, chunk: index };
                     if self.pins.last() != Some(&pin) {
                         self.pins.push(pin);
                     }

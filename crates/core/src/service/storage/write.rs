@@ -1,13 +1,16 @@
 //! Writes: fresh memory first, the map last.
 
 use super::arena::{CHUNK_BYTES, CLASSES, SLOT_BYTES, Slot, WHOLE, class_of};
-use super::chunk::{Piece, SPARSE, cost_max};
+use super::chunk::{Piece, SPARSE, cost_max, cost_max_on_disk};
 use super::{OBJECT_COST, State, Target};
 use crate::error::{Code, Error, Result};
 use crate::slice::Slice;
-use crate::types::{Ino, Now};
+use crate::types::{ClientId, Ino, Now};
 use crate::wire::data::{Io, Witness};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 /// Consecutive ranges of a payload that fall into one chunk, ascending and disjoint there. They
 /// share one slot. (A list that comes back to a chunk makes another part, stored after this one.)
@@ -73,11 +76,14 @@ impl Draft {
             let payload: usize = ranges.iter().map(|range| (range.1 - range.0) as usize).sum();
             let end = ranges[ranges.len() - 1].1 as usize;
             let old = object.and_then(|object| object.chunks.get(&part.chunk));
-            let present = old.map_or(0, |chunk| chunk.length as usize);
+            let length = old.map_or(0, |chunk| chunk.length as usize);
+            // What is only on disk is not merged with: it need not be read if all of it is written.
+            let resident = old.is_none_or(|&chunk| state.chunks.covered((ino, part.chunk), chunk));
+            let present = if resident { length } else { 0 };
             let room = old.and_then(|&chunk| state.chunks.own_slot_bytes(chunk)).unwrap_or(0);
             let compact = class_of(payload);
             // A write over all that is there needs no room for the rest of it.
-            let whole = ranges[0].0 == 0 && ranges.len() == 1 && end >= present;
+            let whole = ranges[0].0 == 0 && ranges.len() == 1 && end >= length;
             let full = class_of(if whole { end } else { present.max(end) });
             let merges = end <= room && payload * 2 <= present;
             let dense = (present + payload) * SPARSE >= SLOT_BYTES[usize::from(full)];
@@ -95,10 +101,11 @@ impl Draft {
     }
 
     /// Bookkeeping that storing it can add: bytes.
-    fn cost(&self) -> u64 {
+    fn cost(&self, state: &State) -> u64 {
         if self.parts.is_empty() {
             return 0;
         }
+        let cost_max = if state.flow.is_some() { cost_max_on_disk } else { cost_max };
         let parts = self.parts.iter().map(|part| cost_max(part.last - part.first));
         OBJECT_COST + parts.sum::<u64>()
     }
@@ -117,11 +124,24 @@ impl Draft {
 
 impl State {
     /// Whether the drafted slots can be had.
-    fn admit(&self, draft: &Draft, overwrites: bool) -> Result<()> {
+    fn admit(&mut self, draft: &Draft, overwrites: bool) -> Result<()> {
+        let cost = draft.cost(self);
+        let floor = self.floor(overwrites);
+        let needed = self.chunks.arena.needed(&draft.slots(), cost) as isize;
+        if self.flow.is_some() {
+            if self.make_room(needed + floor) {
+                return Ok(());
+            }
+            if needed + floor >= self.chunks.arena.blocks() as isize {
+                return Err(Code::NoSpace.into());
+            }
+            if self.room_comes() || (overwrites && self.tickets > 0) {
+                return Err(Error::because(Code::Busy, "memory waits for the disk"));
+            }
+            return Err(self.no_room());
+        }
         let arena = &self.chunks.arena;
         let reserve = self.chunks.reserve;
-        let needed = arena.needed(&draft.slots(), draft.cost()) as isize;
-        let floor = if overwrites { 0 } else { reserve as isize };
         let short = needed - (arena.available() - floor);
         if short <= 0 {
             return Ok(());
@@ -171,10 +191,14 @@ impl Target {
         let overwrites = draft.overwrites(&state, ino);
         if state.admit(&draft, overwrites).is_err() {
             draft.plan(&state, ino, true);
-            state.admit(&draft, overwrites)?;
+            if let Err(error) = state.admit(&draft, overwrites) {
+                drop(state);
+                self.pump();
+                return Err(error);
+            }
         }
         let counts = draft.slots();
-        let cost = draft.cost();
+        let cost = draft.cost(&state);
         let overwrite_blocks =
             if overwrites { state.chunks.arena.needed(&counts, cost) } else { 0 };
         let arena = &mut state.chunks.arena;
@@ -283,7 +307,15 @@ impl WriteTicket {
         let witness = &mut object.witness;
         witness.size = witness.size.max(self.draft.end);
         witness.mtime = witness.mtime.max(now.wall);
-        Ok(*witness)
+        let witness = *witness;
+        drop(state);
+        target.pump_if_due();
+        Ok(witness)
+    }
+
+    /// Where it goes.
+    pub fn target(&self) -> &Arc<Target> {
+        &self.target
     }
 
     /// Closes the ticket and gives back what was set aside beside the slots.
@@ -292,6 +324,50 @@ impl WriteTicket {
         state.chunks.arena.discharge(self.cost);
         state.overwrite_blocks -= self.overwrite_blocks;
         state.tickets -= 1;
+    }
+}
+
+/// A wait for a writer's turn. See [`Target::turn`].
+#[derive(Debug)]
+pub struct Turn {
+    target: Arc<Target>,
+    number: u64,
+}
+
+impl Target {
+    /// Whether the answer to a write of so many bytes should wait, because writers are ahead of the
+    /// disk: until it is this client's turn.
+    pub fn turn(self: &Arc<Target>, client: ClientId, bytes: u64) -> Option<Turn> {
+        self.disk.as_ref()?;
+        let mut state = self.lock();
+        if !state.ahead() {
+            return None;
+        }
+        let number = state.flow.as_mut()?.turns.join(client, bytes);
+        drop(state);
+        self.pump();
+        Some(Turn { target: Arc::clone(self), number })
+    }
+}
+
+impl Future for Turn {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.target.lock();
+        let passed = match &mut state.flow {
+            Some(flow) => flow.turns.passed(self.number, context.waker()),
+            None => true,
+        };
+        if passed { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // A poisoned lock means that somebody panicked and said so: no second panic here.
+        let Ok(mut state) = self.target.state.lock() else { return };
+        state.flow.iter_mut().for_each(|flow| flow.turns.leave(self.number));
     }
 }
 
@@ -307,5 +383,8 @@ impl Drop for WriteTicket {
             state.chunks.arena.release(slot);
         }
         self.settle(&mut state);
+        state.memory_came_back();
+        drop(state);
+        target.pump_if_due();
     }
 }

@@ -1,0 +1,198 @@
+//! Disks of targets: a file or device, read and written past the page cache, by io_uring or, where
+//! that is forbidden (as in many containers), by a few threads.
+//!
+//! Completions wait behind a descriptor that an event loop polls; it hands them to the target.
+
+mod ring;
+mod threads;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tracing::warn;
+use weir_core::service::storage::disk::{BLOCK_BYTES, Disk, DiskDone, DiskRequest};
+
+/// Largest share of a directory's free space that is taken where nobody says how much: percent.
+const FREE_PERCENT: u64 = 90;
+/// The least that a disk must have: bytes.
+pub const DISK_BYTES_MIN: u64 = 64 << 20;
+
+/// Where a target's data goes that memory has no room for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiskOptions {
+    /// A directory, or a block device, all of which is overwritten.
+    pub path: PathBuf,
+    /// How much of it: bytes; none: what is free there, or all of the device.
+    pub size: Option<u64>,
+}
+
+/// How requests get to the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// io_uring where the kernel allows it, else threads.
+    Auto,
+    /// Threads.
+    Threads,
+}
+
+/// A disk whose completions an event loop fetches.
+pub(crate) trait Driven: Disk {
+    /// Readable when there may be completions.
+    fn descriptor(&self) -> RawFd;
+
+    /// Takes the completions that are there.
+    fn reap(&self) -> Vec<DiskDone>;
+}
+
+/// A file or device, open for direct I/O.
+pub(crate) struct Backing {
+    file: File,
+    blocks: u64,
+}
+
+impl Backing {
+    /// Opens a device, or makes a file without a name in a directory: it goes with the process,
+    /// whatever way that ends. Its space is taken at once, so that a write is never told later that
+    /// there is none.
+    pub(crate) fn open(options: &DiskOptions) -> io::Result<Backing> {
+        let kind = std::fs::metadata(&options.path)?;
+        if kind.file_type().is_block_device() {
+            let file =
+                direct(OpenOptions::new().read(true).write(true), libc::O_EXCL, &options.path)?;
+            // SAFETY: a valid descriptor; the device's size is its end.
+            let end = unsafe { libc::lseek(file.as_raw_fd(), 0, libc::SEEK_END) };
+            let end = u64::try_from(end).map_err(|_| io::Error::last_os_error())?;
+            let size = options.size.unwrap_or(end);
+            if size > end {
+                return Err(io::Error::other(format!("the device has {end} bytes only")));
+            }
+            return Backing::sized(file, size);
+        }
+        if !kind.is_dir() {
+            return Err(io::Error::other("neither a directory nor a block device"));
+        }
+        let size = match options.size {
+            Some(size) => size,
+            None => free(&options.path)? / 100 * FREE_PERCENT,
+        };
+        let file = match direct(
+            OpenOptions::new().read(true).write(true).mode(0o600),
+            libc::O_TMPFILE,
+            &options.path,
+        ) {
+            Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                let name = format!(".weir-{}-{:x}", std::process::id(), kind.ino());
+                let path = options.path.join(name);
+                let mut open = OpenOptions::new();
+                let file =
+                    direct(open.read(true).write(true).create_new(true).mode(0o600), 0, &path)?;
+                std::fs::remove_file(path)?;
+                file
+            }
+            other => other?,
+        };
+        // SAFETY: a valid descriptor of a file of our own.
+        let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size as libc::off_t) };
+        if result < 0 {
+            let error = io::Error::last_os_error();
+            if error.raw_os_error() != Some(libc::EOPNOTSUPP) {
+                return Err(error);
+            }
+            warn!(path = %options.path.display(), "space cannot be set aside here: writes may fail");
+            file.set_len(size)?;
+        }
+        Backing::sized(file, size)
+    }
+
+    fn sized(file: File, size: u64) -> io::Result<Backing> {
+        if size < DISK_BYTES_MIN {
+            return Err(io::Error::other(format!(
+                "{} MiB are too little; a disk has at least {} MiB",
+                size >> 20,
+                DISK_BYTES_MIN >> 20
+            )));
+        }
+        Ok(Backing { file, blocks: size / BLOCK_BYTES as u64 })
+    }
+
+    /// Starts to serve it.
+    pub(crate) fn start(self, engine: Engine) -> io::Result<Arc<dyn Driven>> {
+        if engine == Engine::Auto {
+            match ring::Ring::new(&self) {
+                Ok(ring) => return Ok(Arc::new(ring::RingDisk::new(self, ring))),
+                Err(error) => warn!(%error, "no io_uring here: threads read and write the disk"),
+            }
+        }
+        Ok(Arc::new(threads::ThreadDisk::new(self)?))
+    }
+}
+
+/// Opens past the page cache, where the file system can.
+fn direct(options: &mut OpenOptions, flags: i32, path: &Path) -> io::Result<File> {
+    match options.custom_flags(flags | libc::O_DIRECT | libc::O_CLOEXEC).open(path) {
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+            warn!(path = %path.display(), "no direct I/O here: the page cache takes memory of its own");
+            options.custom_flags(flags | libc::O_CLOEXEC).open(path)
+        }
+        other => other,
+    }
+}
+
+/// Free space where a directory is: bytes.
+pub fn free(path: &Path) -> io::Result<u64> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: all zeros is a valid statvfs.
+    let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a valid path and a valid structure.
+    if unsafe { libc::statvfs(path.as_ptr(), &raw mut found) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(found.f_bavail * found.f_frsize)
+}
+
+/// A counter in the kernel that a poller can wait for.
+fn event() -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+    if descriptor < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel just gave us this descriptor; nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+fn drain(event: &OwnedFd) {
+    let mut count = 0u64;
+    // SAFETY: eight valid bytes.
+    unsafe { libc::read(event.as_raw_fd(), (&raw mut count).cast(), 8) };
+}
+
+fn vectors(request: &DiskRequest) -> Vec<libc::iovec> {
+    let vector = |slice: &weir_core::slice::Slice| libc::iovec {
+        iov_base: slice.pointer.cast(),
+        iov_len: slice.length,
+    };
+    request.buffers.iter().map(vector).collect()
+}
+
+/// Takes `length` bytes off the front.
+fn advance(vectors: &mut Vec<libc::iovec>, mut length: usize) {
+    let whole = vectors.iter().take_while(|vector| {
+        let whole = vector.iov_len <= length;
+        length -= if whole { vector.iov_len } else { 0 };
+        whole
+    });
+    let whole = whole.count();
+    vectors.drain(..whole);
+    if let Some(first) = vectors.first_mut() {
+        first.iov_base = first.iov_base.wrapping_byte_add(length);
+        first.iov_len -= length;
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! A disk through a few threads that each wait for one request.
+
+use super::{Backing, Driven, advance, drain, event, vectors};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use weir_core::service::storage::disk::{
+    BLOCK_BYTES, Disk, DiskDone, DiskError, DiskOp, DiskRequest,
+};
+
+/// Requests in the kernel at once.
+const THREADS: usize = 16;
+
+pub(super) struct ThreadDisk {
+    blocks: u64,
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Shared {
+    file: File,
+    event: OwnedFd,
+    state: Mutex<State>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<DiskRequest>,
+    done: Vec<DiskDone>,
+    closed: bool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn work(&self) {
+        loop {
+            let mut state = self.lock();
+            let request = loop {
+                if state.closed {
+                    return;
+                }
+                match state.queue.pop_front() {
+                    Some(request) => break request,
+                    None => state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner),
+                }
+            };
+            drop(state);
+            let result = carry_out(&self.file, &request);
+            self.lock().done.push(DiskDone { tag: request.tag, result });
+            let one = 1u64;
+            // SAFETY: eight valid bytes. A full counter is readable anyway.
+            unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), 8) };
+        }
+    }
+}
+
+fn carry_out(file: &File, request: &DiskRequest) -> Result<(), DiskError> {
+    let descriptor = file.as_raw_fd();
+    let mut vectors = vectors(request);
+    let (mut moved, length) = (0, request.length());
+    loop {
+        let offset = (request.block * BLOCK_BYTES as u64 + moved as u64) as libc::off_t;
+        let (pointer, count) = (vectors.as_ptr(), vectors.len() as libc::c_int);
+        // SAFETY: a valid descriptor; the vectors name memory that the target keeps valid until the
+        // request ends, and to itself while it is read into.
+        let result = unsafe {
+            match request.op {
+                DiskOp::Read => libc::preadv(descriptor, pointer, count, offset),
+                DiskOp::Write => libc::pwritev(descriptor, pointer, count, offset),
+                DiskOp::Sync => libc::fdatasync(descriptor) as isize,
+            }
+        };
+        if result < 0 {
+            match io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) => continue,
+                number => return Err(DiskError::Os(number.unwrap_or(libc::EIO))),
+            }
+        }
+        moved += result as usize;
+        if moved >= length {
+            return Ok(());
+        }
+        if result == 0 {
+            return Err(DiskError::Short(moved));
+        }
+        advance(&mut vectors, result as usize);
+    }
+}
+
+impl ThreadDisk {
+    pub(super) fn new(backing: Backing) -> io::Result<ThreadDisk> {
+        let Backing { file, blocks } = backing;
+        let shared = Arc::new(Shared {
+            file,
+            event: event()?,
+            state: Mutex::default(),
+            more: Condvar::new(),
+        });
+        let disk = ThreadDisk { blocks, shared, threads: Mutex::default() };
+        for index in 0..THREADS {
+            let shared = disk.shared.clone();
+            let thread = std::thread::Builder::new()
+                .name(format!("weir-disk-{index}"))
+                .spawn(move || shared.work())?;
+            disk.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        }
+        Ok(disk)
+    }
+}
+
+impl Disk for ThreadDisk {
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn submit(&self, request: DiskRequest) {
+        let mut state = self.shared.lock();
+        if !state.closed {
+            state.queue.push_back(request);
+            self.shared.more.notify_one();
+        }
+    }
+
+    fn close(&self) {
+        {
+            let mut state = self.shared.lock();
+            state.closed = true;
+            state.queue.clear();
+        }
+        self.shared.more.notify_all();
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            let _ = thread.join();
+        }
+        self.shared.lock().done.clear();
+    }
+}
+
+impl Drop for ThreadDisk {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+impl Driven for ThreadDisk {
+    fn descriptor(&self) -> RawFd {
+        self.shared.event.as_raw_fd()
+    }
+
+    fn reap(&self) -> Vec<DiskDone> {
+        drain(&self.shared.event);
+        std::mem::take(&mut self.shared.lock().done)
+    }
+}
