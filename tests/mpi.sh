@@ -110,7 +110,9 @@ same() {
         echo "note    $mpi: $label fails without a pool, too: $(tail -n 1 "$work/plain.out")"
         return
     fi
-    for where in weir:/made "\$WEIR_MOUNT/made"; do
+    for where in weir:/made "\$WEIR_MOUNT/made" "weir:\$WEIR_MOUNT/made"; do
+        # PnetCDF makes system calls of its own on what is behind the prefix.
+        [[ $label != pnetcdf || $where != weir:/made ]] || continue
         checked_on_pool "$label, $ranks ranks, as $where" 90 bash -ec "
             timeout 60 ${mpirun[*]} -n $ranks $* $where
             '$weir' cp weir:/made '$work/found'
