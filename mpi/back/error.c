@@ -185,7 +185,7 @@ static void call_default_handler(int code)
         PMPI_File_call_errhandler(file, code);
         GENUINE(File_close)(&file);
     }
-    PMPI_Errhandler_free(&handler);
+    /* The handler is not freed: MPICH gives it out without counting that. */
 }
 
 int error_raise(struct weir_mpi_file *file, int class)

@@ -48,7 +48,7 @@ struct weir_mpi_file *file_find(MPI_File handle);
 int file_share_outcome(const struct weir_mpi_file *file, int class);
 
 /* Collective: one rank's failure is everybody's; the others learn the class alone. */
-int file_agree(MPI_Comm comm, int class);
+int file_agree(const struct weir_mpi_file *file, int class);
 
 /* Collective: hints that are given later. */
 int file_take_hints(struct weir_mpi_file *file, MPI_Info info);

@@ -46,12 +46,14 @@ int file_share_outcome(const struct weir_mpi_file *file, int class)
 }
 
 /* One rank's failure is everybody's; the others learn the class alone. */
-int file_agree(MPI_Comm comm, int class)
+int file_agree(const struct weir_mpi_file *file, int class)
 {
     int worst = class;
-    PMPI_Allreduce(MPI_IN_PLACE, &worst, 1, MPI_INT, MPI_MAX, comm);
+    if (file->size == 1)
+        return class;
+    PMPI_Allreduce(MPI_IN_PLACE, &worst, 1, MPI_INT, MPI_MAX, file->comm);
     if (worst != MPI_SUCCESS && class == MPI_SUCCESS)
-        return error_set(worst, "it failed on another rank");
+        return error_set(worst, "%s: it failed on another rank", file->path);
     return class;
 }
 
@@ -218,6 +220,8 @@ static int open_self(struct weir_mpi_file *file, MPI_Comm user)
     if (PMPI_Comm_group(user, &file->group) != MPI_SUCCESS)
         return error_set(MPI_ERR_COMM, "open %s: the communicator has no group", file->path);
     class = view_make(0, MPI_BYTE, MPI_BYTE, "native", &file->view);
+    if (class == MPI_SUCCESS)
+        file->view->views = VIEWS_COARSE;
     if (class != MPI_SUCCESS)
         return class;
     if (GENUINE(File_open)(MPI_COMM_SELF, "/dev/null", MPI_MODE_RDWR, MPI_INFO_NULL,
@@ -260,7 +264,7 @@ int weir_mpi_File_open(MPI_Comm comm, const char *path, int amode, MPI_Info info
     if (file->comm != MPI_COMM_NULL) {
         if (class == MPI_SUCCESS)
             class = open_self(file, comm);
-        class = file_agree(file->comm, class);
+        class = file_agree(file, class);
     }
     if (class != MPI_SUCCESS) {
         table_remove(&files, (weir_word)file->handle);
@@ -275,15 +279,12 @@ EXPORT int weir_mpi_File_close(MPI_File *handle);
 int weir_mpi_File_close(MPI_File *handle)
 {
     struct weir_mpi_file *file = file_find(*handle);
-    /* Nobody's writes may be under way when rank 0 settles the file. */
-    int class = file_agree(file->comm, request_finish(file));
+    /* Nobody's writes may be under way when rank 0 settles the file and ends what it has lent. */
+    int class = file_agree(file, request_finish(file));
     int closed = MPI_SUCCESS;
     weir_pool *pool;
     if (file->rank != 0)
         closed = error_of(weir_close(file->data));
-    /* Borrowers first: they have told by then what they wrote. */
-    if (file->size > 1)
-        PMPI_Barrier(file->comm);
     if (file->rank == 0) {
         closed = error_of(weir_close(file->data));
         if ((file->amode & MPI_MODE_DELETE_ON_CLOSE) != 0 && pool_connect(&pool) == MPI_SUCCESS) {
@@ -446,7 +447,7 @@ int weir_mpi_File_sync(MPI_File handle)
         return error_raise(file, class);
     /* Bytes are the pool's when a write returns; of what others wrote, whoever comes last here has
      * seen all that came before, so that one of us makes it safe for all. */
-    class = file_agree(file->comm, request_finish(file));
+    class = file_agree(file, request_finish(file));
     if (class == MPI_SUCCESS && file->rank == 0)
         class = error_of(weir_fsync(file->data));
     return error_raise(file, file_share_outcome(file, class));

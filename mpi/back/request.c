@@ -413,3 +413,45 @@ int weir_mpi_Request_get_status(MPI_Request request, int *flag, MPI_Status *stat
     let_go(&ours);
     return GENUINE(Request_get_status)(request, flag, status);
 }
+
+/* Calls of MPI 4.1, which the MPI's header may not have. */
+static void advance_array(int count, const MPI_Request *array)
+{
+    struct ours ours;
+    if (hold(&ours, count, array))
+        advance_all(&ours, array, false);
+    let_go(&ours);
+}
+
+EXPORT int weir_mpi_Request_get_status_all(int count, const MPI_Request *array, int *flag,
+                                           MPI_Status *statuses);
+int weir_mpi_Request_get_status_all(int count, const MPI_Request *array, int *flag,
+                                    MPI_Status *statuses)
+{
+    int (*genuine)(int, const MPI_Request *, int *, MPI_Status *) =
+        front->genuine("PMPI_Request_get_status_all");
+    advance_array(count, array);
+    return genuine != NULL ? genuine(count, array, flag, statuses) : MPI_ERR_OTHER;
+}
+
+EXPORT int weir_mpi_Request_get_status_any(int count, const MPI_Request *array, int *index,
+                                           int *flag, MPI_Status *status);
+int weir_mpi_Request_get_status_any(int count, const MPI_Request *array, int *index, int *flag,
+                                    MPI_Status *status)
+{
+    int (*genuine)(int, const MPI_Request *, int *, int *, MPI_Status *) =
+        front->genuine("PMPI_Request_get_status_any");
+    advance_array(count, array);
+    return genuine != NULL ? genuine(count, array, index, flag, status) : MPI_ERR_OTHER;
+}
+
+EXPORT int weir_mpi_Request_get_status_some(int count, const MPI_Request *array, int *ended,
+                                            int *indices, MPI_Status *statuses);
+int weir_mpi_Request_get_status_some(int count, const MPI_Request *array, int *ended,
+                                     int *indices, MPI_Status *statuses)
+{
+    int (*genuine)(int, const MPI_Request *, int *, int *, MPI_Status *) =
+        front->genuine("PMPI_Request_get_status_some");
+    advance_array(count, array);
+    return genuine != NULL ? genuine(count, array, ended, indices, statuses) : MPI_ERR_OTHER;
+}

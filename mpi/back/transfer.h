@@ -26,7 +26,7 @@ int access_begin(const struct access *access, struct transfer **out);
  * own, MPI_SUCCESS while it goes on. */
 int transfer_test(struct transfer *transfer, bool wait, MPI_Count *bytes, bool *done);
 
-/* The same access of all ranks of the file, together. */
+/* The same access of all ranks of the file, together (collective.c). */
 int access_run_all(const struct access *access, MPI_Count *bytes);
 
 /* Bytes of data in so many of a datatype, as the file's view counts them. */

@@ -9,6 +9,7 @@
 #include "route.h"
 
 #include <limits.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -66,6 +67,24 @@ static bool cut(const char *directory, char *path)
     return true;
 }
 
+/* The mount's device and real path, asked once: each question is a request to the pool. */
+static struct mount {
+    const char *path; /* as the environment has it; NULL: there is none, or it cannot be asked */
+    dev_t device;
+    char real[PATH_MAX];
+} known_mount;
+static pthread_once_t mount_once = PTHREAD_ONCE_INIT;
+
+static void ask_mount(void)
+{
+    const char *mount = set("WEIR_MOUNT");
+    struct stat root;
+    if (mount == NULL || stat(mount, &root) != 0 || realpath(mount, known_mount.real) == NULL)
+        return;
+    known_mount.device = root.st_dev;
+    known_mount.path = mount;
+}
+
 /* The path that leads under the mount, by its text or by symbolic links on its way; out is the path
  * within the pool then. */
 static bool under_mount(const char *mount, const char *path, char out[ROUTE_PATH_MAX])
@@ -78,20 +97,25 @@ static bool under_mount(const char *mount, const char *path, char out[ROUTE_PATH
     strcpy(out, tidied);
     if (cut(mount, out))
         return true;
-    /* One or two questions to the kernel, and only at an open: does its directory lie there? */
-    struct stat there, root;
+    /* A question to the kernel, and only at an open: does its directory lie there? */
+    struct stat there;
     char *slash = strrchr(tidied, '/');
     const char *parent = slash == tidied ? "/" : tidied;
     const char *name = slash + 1;
     *slash = '\0';
-    if (stat(parent, &there) != 0 || stat(mount, &root) != 0 || there.st_dev != root.st_dev)
+    pthread_once(&mount_once, ask_mount);
+    /* Where there is no mount, but a directory that a preload library makes up, devices tell nothing:
+     * links that lead there are followed by the kernel, to the directory itself. */
+    bool alone = set("WEIR_ALONE") != NULL;
+    if (known_mount.path == NULL ||
+        (!alone && (stat(parent, &there) != 0 || there.st_dev != known_mount.device)))
         return false;
-    char real_parent[PATH_MAX], real_mount[PATH_MAX];
-    if (realpath(parent, real_parent) == NULL || realpath(mount, real_mount) == NULL)
+    char real_parent[PATH_MAX];
+    if (realpath(parent, real_parent) == NULL)
         return false;
     if (!tidy(real_parent, name, out))
         return false;
-    return cut(real_mount, out);
+    return cut(known_mount.real, out);
 }
 
 enum route route(const char *name, char out[ROUTE_PATH_MAX])

@@ -28,7 +28,11 @@ pub(crate) struct Waits {
 #[derive(Default)]
 struct State {
     last: u64,
+    /// Of whose end there may be news.
     waiting: BTreeSet<u64>,
+    /// Those of them of which the service has said that they wait: one that it has not heard of it
+    /// would take for lapsed.
+    begun: BTreeSet<u64>,
     ended: BTreeMap<u64, Option<Code>>,
     /// Of which the service may still tell.
     known: Vec<u64>,
@@ -44,24 +48,26 @@ impl Waits {
         state.last
     }
 
-    fn begin(&self, ticket: u64) {
+    /// A wait is about to be asked for.
+    fn expect(&self, ticket: u64) {
         lock(&self.state).waiting.insert(ticket);
     }
 
-    fn end(&self, ticket: u64) {
+    fn forget(&self, ticket: u64) {
         let mut state = lock(&self.state);
         state.waiting.remove(&ticket);
+        state.begun.remove(&ticket);
         state.ended.remove(&ticket);
     }
 
-    /// Until the wait has ended.
+    /// Until the wait, which has begun, has ended.
     fn wait(&self, engine: &Engine, ticket: u64) -> Result<()> {
+        lock(&self.state).begun.insert(ticket);
         loop {
             let mut state = lock(&self.state);
-            match state.ended.remove(&ticket) {
-                Some(None) => return Ok(()),
-                Some(Some(code)) => return Err(Error::new(code)),
-                None => {}
+            if let Some(failure) = state.ended.remove(&ticket) {
+                state.begun.remove(&ticket);
+                return failure.map_or(Ok(()), |code| Err(Error::new(code)));
             }
             if state.asking {
                 let woken = self.changed.wait_timeout(state, PATIENCE);
@@ -69,7 +75,8 @@ impl Waits {
                 continue;
             }
             state.asking = true;
-            let tickets: Vec<u64> = state.waiting.iter().copied().collect();
+            let named = |ticket: &&u64| !state.ended.contains_key(ticket);
+            let tickets: Vec<u64> = state.begun.iter().filter(named).copied().collect();
             let known = std::mem::take(&mut state.known);
             drop(state);
             let told =
@@ -108,12 +115,12 @@ impl OpenFile {
         let own = engine.run(self.own())?;
         self.locked.store(true, Ordering::Release);
         let ticket = engine.waits.number();
-        engine.waits.begin(ticket);
+        engine.waits.expect(ticket);
         let taken = engine.run(own.take_lock(range, Some(ticket))).and_then(|held| match held {
             true => Ok(()),
             false => engine.waits.wait(engine, ticket),
         });
-        engine.waits.end(ticket);
+        engine.waits.forget(ticket);
         if taken.is_err() {
             // Whether it was had is open where the network failed: it must not be.
             let fs = engine.pool()?.fs();

@@ -61,6 +61,8 @@ pub(crate) enum Command {
     Layout(Layout),
     /// Measure a pool beside what the machine itself can do
     Bench(Bench),
+    /// Make the MPI-IO driver fit this machine's MPIs, by their own compilers
+    Mpi(Mpi),
     /// Say what this machine lacks, and what to do about it
     Doctor(Doctor),
     /// Write the man pages
@@ -621,6 +623,18 @@ pub(crate) enum Benchmark {
 
     /// Files made, looked at and removed a second, beside the bare ping-pong
     Metadata(Box<weir_bench::metadata::Arguments>),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  weir mpi\n  weir mpi /opt/mpich/bin/mpicc")]
+pub(crate) struct Mpi {
+    /// The MPI's compiler [default: those of mpicc, mpicc.mpich, mpicc.openmpi, mpicc_abi on PATH]
+    #[arg(value_name = "MPICC", value_hint = ValueHint::ExecutablePath)]
+    pub(crate) compilers: Vec<PathBuf>,
+
+    /// Where the libraries go [default: ~/.weir/mpi, or $WEIR_HOME/mpi]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) directory: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

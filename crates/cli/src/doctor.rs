@@ -3,6 +3,7 @@
 use crate::args;
 use crate::config::{self, Settings};
 use crate::failure::{Outcome, plain, print};
+use crate::mpi;
 use crate::run::{job, preload};
 use crate::size::show;
 use crate::state::PoolDirectory;
@@ -60,6 +61,7 @@ pub(crate) fn doctor(options: &args::Doctor) -> Outcome<u8> {
         huge_pages(),
         loopback(),
         preload_library(),
+        mpi_io(),
         configuration(),
         pools(),
     ]);
@@ -100,6 +102,29 @@ fn preload_library() -> Finding {
             "put it beside weir; without it programs read and write at about half the rate",
         ),
     }
+}
+
+/// Which MPIs' programs find `weir:` names.
+fn mpi_io() -> Finding {
+    let name = "MPI-IO";
+    if let Err(cause) = preload::find_mpi_library() {
+        let advice = "make -C mpi in the source tree, or put it beside weir; without it programs of MPI use the mount, and no weir: names";
+        return Finding::new(name, Verdict::Warn, cause, advice);
+    }
+    let (served, present) = (mpi::served(), mpi::present());
+    let missing: Vec<_> = present.difference(&served).cloned().collect();
+    let list = |names: Vec<String>| match names.is_empty() {
+        true => "none".to_owned(),
+        false => names.join(", "),
+    };
+    let mut found = format!("served: {}", list(served.into_iter().collect()));
+    if missing.is_empty() {
+        return Finding::new(name, Verdict::Ok, found, "");
+    }
+    found += &format!("; found and not served: {}", missing.join(", "));
+    let advice =
+        "weir mpi MPICC, with that MPI's compiler; without it weir: names are errors there";
+    Finding::new(name, Verdict::Warn, found, advice)
 }
 
 /// Device, helper, namespaces: one way to mount is enough.

@@ -11,6 +11,7 @@ mod inspect;
 mod keeper;
 mod manual;
 mod mount;
+mod mpi;
 mod namespace;
 mod pages;
 mod pool;
@@ -84,6 +85,7 @@ fn dispatch(command: Command) -> Outcome<u8> {
                 Ok(0)
             }
         },
+        Command::Mpi(options) => mpi::mpi(&options),
         Command::Doctor(options) => doctor::doctor(&options),
         Command::Man(options) => manual::man(&options),
         Command::Pages(options) => pages::pages(&options),

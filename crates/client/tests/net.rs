@@ -33,6 +33,7 @@ fn question() -> Call {
         once: false,
         source: Vec::new(),
         sink: Vec::new(),
+        basin: None,
         lane: 0,
     }
 }

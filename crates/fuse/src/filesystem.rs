@@ -1,8 +1,10 @@
 //! The kernel's requests, each carried out by the client.
 
+use crate::buffer::Buffer;
 use crate::directory::Directory;
 use crate::kernel::{Header, Operation as Asked, Read, SetAttributes, Write, init, write};
 use crate::locks::to_lock;
+use crate::pipes::Payload;
 use crate::reply::{Entries, Errno, Reply, Space};
 use crate::shared::{Open, Shared, errno, without_privileges};
 use crate::statistics::Operation;
@@ -15,6 +17,7 @@ use weir_client::lending::LEND;
 use weir_core::config::NAME_BYTES_MAX;
 use weir_core::error::{Code, Error};
 use weir_core::layout::Extent;
+use weir_core::slice::Basin;
 use weir_core::types::{FileKind, Ino};
 use weir_core::wire::meta::{Changes, OpenMode, Place, SetTime};
 
@@ -32,9 +35,23 @@ const CAPABILITY_XATTR: &[u8] = b"security.capability";
 const RENAME_NO_REPLACE: u32 = libc::RENAME_NOREPLACE;
 const RENAME_EXCHANGE: u32 = libc::RENAME_EXCHANGE;
 
+/// Reads of fewer bytes go through memory: to copy them costs less than the ways around it.
+const PIPED_BYTES_MIN: u32 = 128 * 1024;
+
 thread_local! {
+    /// A pipe for large reads: made once for each thread. None within: none can be had.
+    static PAYLOAD: RefCell<Option<Option<Arc<Payload>>>> = const { RefCell::new(None) };
     /// Where reads land on their way to the kernel: made once for each thread.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static BUFFER: RefCell<Option<Buffer>> = const { RefCell::new(None) };
+}
+
+/// Room for so many bytes; the kernel never asks for more than [`REQUEST_BYTES_MAX`].
+fn room(buffer: &mut Option<Buffer>, length: usize) -> Answered<&mut Buffer> {
+    if buffer.as_ref().is_none_or(|buffer| buffer.len() < length) {
+        let length = length.max(REQUEST_BYTES_MAX as usize);
+        *buffer = Some(Buffer::new(length).map_err(|_| Errno(libc::ENOMEM))?);
+    }
+    buffer.as_mut().ok_or(Errno(libc::ENOMEM))
 }
 
 type Answered<T> = std::result::Result<T, Errno>;
@@ -365,11 +382,10 @@ impl Shared {
         if let (false, Some(lender)) = (read.for_program, &self.lender) {
             lender.mapped(ino.0);
         }
+        let Some(reply) = self.read_by_pipe(&open, read, reply) else { return };
         BUFFER.with_borrow_mut(|buffer| {
             let size = read.size as usize;
-            if buffer.len() < size {
-                buffer.resize(size.max(REQUEST_BYTES_MAX as usize), 0);
-            }
+            let Ok(buffer) = room(buffer, size) else { return reply.error(Errno(libc::ENOMEM)) };
             let work = open.file.read_at(&mut buffer[..size], read.offset);
             let (result, time) = self.timed(Operation::Read, work);
             open.counters.read(*result.as_ref().unwrap_or(&0), time);
@@ -378,6 +394,44 @@ impl Shared {
                 Err(errno) => reply.error(errno),
             }
         });
+    }
+
+    /// Serves a large read without a copy in memory here; gives the reply back where that is not how
+    /// it goes.
+    fn read_by_pipe(&self, open: &Open, read: &Read, reply: Reply) -> Option<Reply> {
+        if read.size < PIPED_BYTES_MIN {
+            return Some(reply);
+        }
+        let payload = PAYLOAD.with_borrow_mut(|payload| {
+            if payload.is_none() {
+                // Where pipes cannot be had, all goes through memory.
+                let made = Payload::new();
+                *payload = Some(
+                    made.inspect_err(|error| tracing::debug!(%error, "no pipe")).ok().map(Arc::new),
+                );
+            }
+            payload.clone().flatten()
+        });
+        let Some(payload) = payload.filter(|payload| !payload.is_detour()) else {
+            return Some(reply);
+        };
+        let extent = Extent { offset: read.offset, length: read.size.into() };
+        let basin: Arc<dyn Basin> = payload.clone();
+        let begun = Instant::now();
+        let result = self.pool.run(open.file.read_into(extent, &basin));
+        let time = begun.elapsed();
+        // Several targets: nothing was done yet.
+        let Some(result) = result.transpose() else { return Some(reply) };
+        self.counters.operation(Operation::Read, time, result.is_err());
+        open.counters.read(*result.as_ref().unwrap_or(&0), time);
+        match result {
+            Ok(length) => reply.payload(&payload, length),
+            Err(error) => {
+                tracing::debug!(%error, "read failed");
+                reply.error(errno(&error));
+            }
+        }
+        None
     }
 
     fn write_file(&self, ino: Ino, asked: &Write, data: &[u8], reply: Reply) {
@@ -511,9 +565,7 @@ impl Shared {
         let from = self.files.find(handle_in).ok_or(Errno::EBADF)?;
         let to = self.files.find(handle_out).ok_or(Errno::EBADF)?;
         BUFFER.with_borrow_mut(|buffer| {
-            if buffer.len() < REQUEST_BYTES_MAX as usize {
-                buffer.resize(REQUEST_BYTES_MAX as usize, 0);
-            }
+            let buffer = room(buffer, REQUEST_BYTES_MAX as usize)?;
             let copy = async {
                 let copied =
                     self.copy((&from, offset_in), (&to, offset_out), length, buffer).await?;

@@ -19,6 +19,7 @@ mod locks;
 mod mounting;
 mod names;
 mod pins;
+mod pipes;
 mod reply;
 mod session;
 mod shared;

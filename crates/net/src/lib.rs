@@ -14,8 +14,9 @@ pub use poller::{Event, Poller};
 
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use weir_core::error::Result;
-use weir_core::slice::Slice;
+use weir_core::slice::{Basin, Slice};
 use weir_core::wire::Header;
 
 /// A payload on its way out. It keeps its memory valid until it is dropped, or its maker promises
@@ -40,6 +41,8 @@ pub enum Placement {
     /// Into this memory, of the payload's length. Whoever names it keeps it valid and unaliased
     /// until [`Sink::payload`] is called or the link is dropped.
     Into(Vec<Slice>),
+    /// Into this, which need not be memory; whatever the payload's length.
+    Basin(Arc<dyn Basin>),
 }
 
 /// Takes what a link receives.

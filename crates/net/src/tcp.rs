@@ -6,9 +6,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use weir_core::config::BODY_BYTES_MAX;
 use weir_core::error::{Code, Error, Result};
-use weir_core::slice::Slice;
+use weir_core::slice::{Basin, Slice};
 use weir_core::wire::{HEADER_BYTES, Header};
 
 /// What is received ahead, not knowing yet what it is. Small payloads arrive with their head in
@@ -135,6 +136,8 @@ enum Incoming {
     Head,
     /// A payload is being received into this memory.
     Payload { slices: Vec<Slice>, first: usize, left: usize },
+    /// A payload goes to something that is no memory.
+    Basin { basin: Arc<dyn Basin>, left: usize },
     /// A payload is being thrown away.
     Discard { left: usize },
 }
@@ -207,6 +210,10 @@ impl<P: Payload> TcpLink<P> {
                     self.incoming = match placement {
                         _ if left == 0 => Incoming::Head,
                         Placement::Discard => Incoming::Discard { left },
+                        Placement::Basin(basin) => {
+                            basin.begin().map_err(|error| choked(&error))?;
+                            Incoming::Basin { basin, left }
+                        }
                         Placement::Into(slices) => {
                             let room: usize = slices.iter().map(|slice| slice.length).sum();
                             if room != left {
@@ -221,6 +228,20 @@ impl<P: Payload> TcpLink<P> {
                     let taken = (*left).min(self.end - self.start);
                     self.start += taken;
                     *left -= taken;
+                    if *left > 0 {
+                        return Ok(());
+                    }
+                    self.incoming = Incoming::Head;
+                    sink.payload()?;
+                }
+                Incoming::Basin { basin, left } => {
+                    let taken = (*left).min(self.end - self.start);
+                    if taken > 0 {
+                        let bytes = &self.ahead[self.start..self.start + taken];
+                        basin.pour(bytes).map_err(|error| choked(&error))?;
+                        self.start += taken;
+                        *left -= taken;
+                    }
                     if *left > 0 {
                         return Ok(());
                     }
@@ -275,6 +296,13 @@ impl<P: Payload> TcpLink<P> {
             self.make_room(AHEAD_BYTES);
         }
         self.scratch.clear();
+        if let Incoming::Basin { basin, left } = &mut self.incoming {
+            let iov_base = std::ptr::null_mut();
+            self.scratch.push(libc::iovec { iov_base, iov_len: *left });
+            let count = basin.fill(self.stream.as_raw_fd(), *left)?;
+            *left -= count;
+            return Ok(count);
+        }
         let mut expected = 0;
         if let Incoming::Payload { slices, first, left } = &self.incoming {
             expected = *left;
@@ -350,6 +378,11 @@ fn set_option(stream: &TcpStream, level: i32, name: i32, value: libc::c_int) -> 
         )
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// A payload's place does not take it: then nothing that follows can be understood.
+fn choked(error: &io::Error) -> Error {
+    Error::because(Code::Internal, format!("payload not taken: {error}"))
 }
 
 fn broken(error: &io::Error) -> Error {

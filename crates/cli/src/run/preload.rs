@@ -10,7 +10,7 @@ const MPI_LIBRARY: &str = "libweir_mpi.so";
 const VARIABLE: &str = "LD_PRELOAD";
 
 /// Where one is: beside this program, or in `lib` beside its directory.
-fn find(program: &Path, name: &str) -> Option<PathBuf> {
+pub(crate) fn find(program: &Path, name: &str) -> Option<PathBuf> {
     let here = program.parent()?;
     let above = here.parent().unwrap_or(here);
     [here.join(name), above.join("lib").join(name), above.join("lib/weir").join(name)]

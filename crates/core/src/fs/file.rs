@@ -3,10 +3,11 @@
 use super::plan::{Part, plan};
 use super::{Call, Fs, Rpc};
 use crate::auth::Capability;
+use crate::config::PAYLOAD_BYTES_MAX;
 use crate::error::{Code, Error, Result};
 use crate::layout::{Extent, FILE_SIZE_MAX, Layout};
 use crate::session::Reply;
-use crate::slice::Slice;
+use crate::slice::{Basin, Slice};
 use crate::types::{Attributes, Credentials, Ino, WallTime};
 use crate::wire::Kind;
 use crate::wire::data::{Io, TargetReply, TargetRequest, Witness};
@@ -271,6 +272,36 @@ impl<R: Rpc> File<R> {
         unsafe { self.read_slices(extents, &memory) }.await
     }
 
+    /// Reads into something that is no memory: one extent that lies on one target. Gives the number
+    /// of bytes before the file's end; of those that `basin` was not given, the last ones, all are
+    /// zeros. None: the extent lies on several targets, or is longer than an answer; nothing was read.
+    pub async fn read_into(&self, extent: Extent, basin: &Arc<dyn Basin>) -> Result<Option<usize>> {
+        let read = async {
+            let Ok(length) = usize::try_from(extent.length) else { return Ok(None) };
+            // Not memory, and never touched as such: the plan is for one part without it.
+            let nowhere = [Slice { pointer: std::ptr::null_mut(), length }];
+            self.check(self.shared.mode.read, "read", &[extent], &nowhere)?;
+            let parts = plan(&self.shared.layout, &[extent], &nowhere, PAYLOAD_BYTES_MAX);
+            let [part] = &parts[..] else { return Ok(None) };
+            self.fresh_capability().await?;
+            let reply = self.request(Kind::Read, part, Some(basin)).await?;
+            if reply.payload_length == length {
+                return Ok(Some(length));
+            }
+            if reply.payload_length > length {
+                let more = reply.payload_length - length;
+                let cause = format!("{more} bytes more than were asked for");
+                return Err(Error::because(Code::Protocol, cause));
+            }
+            let witness = Witness::decode(&reply.body)?;
+            let seen = self.shared.layout.file_size_seen(part.column, witness.size);
+            let size = self.size_at_least(seen, extent.end()).await?;
+            let before_end = size.saturating_sub(extent.offset).min(extent.length) as usize;
+            Ok(Some(before_end.max(reply.payload_length)))
+        };
+        read.await.map_err(|error: Error| error.on("read", &self.shared.name))
+    }
+
     /// Writes memory into file extents of the same length in all: one request to each target.
     /// Where extents overlap, the later one counts.
     pub async fn write_list(&self, extents: &[Extent], memory: &[IoSlice<'_>]) -> Result<()> {
@@ -317,7 +348,8 @@ impl<R: Rpc> File<R> {
             self.fresh_capability().await?;
             let parts = self.plan(extents, memory);
             self.lock().writes_open += 1;
-            let results = join_all(parts.iter().map(|part| self.request(Kind::Write, part))).await;
+            let results =
+                join_all(parts.iter().map(|part| self.request(Kind::Write, part, None))).await;
             let mut lost = 0;
             let mut unsure = false;
             let mut first = None;
@@ -379,7 +411,7 @@ impl<R: Rpc> File<R> {
     async fn read_parts(&self, extents: &[Extent], memory: &[Slice]) -> Result<Found> {
         self.fresh_capability().await?;
         let parts = self.plan(extents, memory);
-        let results = join_all(parts.iter().map(|part| self.request(Kind::Read, part))).await;
+        let results = join_all(parts.iter().map(|part| self.request(Kind::Read, part, None))).await;
         let mut found = Found { size_seen: 0, short: false };
         for (part, result) in parts.iter().zip(results) {
             let reply = result?;
@@ -395,7 +427,12 @@ impl<R: Rpc> File<R> {
     }
 
     /// Makes one request, again with a fresh capability if the target wants one.
-    async fn request(&self, kind: Kind, part: &Part) -> Result<Reply> {
+    async fn request(
+        &self,
+        kind: Kind,
+        part: &Part,
+        basin: Option<&Arc<dyn Basin>>,
+    ) -> Result<Reply> {
         let fs = &self.shared.fs;
         let member = self.shared.layout.member(part.column);
         let server = fs.server_of(member)?;
@@ -424,11 +461,13 @@ impl<R: Rpc> File<R> {
                 once: kind == Kind::Write,
                 source: Vec::new(),
                 sink: Vec::new(),
+                basin: None,
                 lane: part.lane,
             };
-            match kind {
-                Kind::Write => call.source.clone_from(&part.memory),
-                _ => call.sink.clone_from(&part.memory),
+            match (kind, basin) {
+                (Kind::Write, _) => call.source.clone_from(&part.memory),
+                (_, Some(basin)) => call.basin = Some(basin.clone()),
+                (_, None) => call.sink.clone_from(&part.memory),
             }
             // SAFETY: the callers of `read_slices` and `write_slices` promise what is needed, and
             // this future is part of theirs.

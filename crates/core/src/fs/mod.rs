@@ -13,7 +13,7 @@ use crate::config::{REAP_BATCH_MAX, RIDERS_PER_CALL_MAX, Timing};
 use crate::error::{Code, Error, Result};
 use crate::layout::{Layout, Member};
 use crate::session::Reply;
-use crate::slice::Slice;
+use crate::slice::{Basin, Slice};
 use crate::types::{Attributes, Credentials, Entry, FileKind, Ino, Now, ServerIndex, WallTime};
 use crate::wire::control::{ControlReply, ControlRequest, PoolMap, ServerStatus};
 use crate::wire::data::{TargetCall, TargetReply, TargetRequest, Witness};
@@ -43,6 +43,8 @@ pub struct Call {
     pub source: Vec<Slice>,
     /// Where the answer's payload goes: written until the call ends.
     pub sink: Vec<Slice>,
+    /// Where it goes instead, whatever its length.
+    pub basin: Option<Arc<dyn Basin>>,
     /// Spreads calls over the streams to a server: equal numbers share a stream.
     pub lane: u64,
 }
@@ -698,7 +700,8 @@ impl<R: Rpc> Fs<R> {
         once: bool,
         lane: u64,
     ) -> Result<Reply> {
-        let call = Call { kind, body, capability, once, source: vec![], sink: vec![], lane };
+        let call =
+            Call { kind, body, capability, once, source: vec![], sink: vec![], basin: None, lane };
         // SAFETY: no slices.
         unsafe { self.retry(server, call) }.await
     }
@@ -717,6 +720,7 @@ impl<R: Rpc> Fs<R> {
                 capability: call.capability.clone(),
                 source: call.source.clone(),
                 sink: call.sink.clone(),
+                basin: call.basin.clone(),
                 ..call
             };
             // SAFETY: the caller's promise covers every try.

@@ -111,6 +111,21 @@ fn large_and_odd_sizes_come_back_as_written() {
             }
             assert!(got == model, "read by {step} differs");
         }
+        // Large requests over holes, and over the end.
+        let end = file.metadata().unwrap().len();
+        for hole in [0, 700_000, 3 * MIB] {
+            file.set_len(end + hole as u64).unwrap();
+            model.resize(size + hole, 0);
+            for offset in [0, 1, MIB - 1, size - 5, size - 200_000, size - MIB, size] {
+                let mut buffer = vec![7; MIB];
+                let length = file.read_at(&mut buffer, offset as u64).unwrap();
+                let left = (size + hole).saturating_sub(offset).min(MIB);
+                assert_eq!(length, left, "at {offset} of {}", size + hole);
+                assert!(buffer[..length] == model[offset..offset + length], "at {offset}");
+            }
+        }
+        file.set_len(end).unwrap();
+        model.truncate(size);
         // Reading over the end is short, not wrong.
         let mut tail = [1; 100];
         assert_eq!(file.read_at(&mut tail, size as u64 - 10).unwrap(), 10);
