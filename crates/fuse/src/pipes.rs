@@ -6,12 +6,16 @@ use crate::device::{Device, answer_header, untold};
 use crate::kernel::ANSWER_HEADER_BYTES;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_core::slice::Basin;
 
 /// Room asked for in a pipe: bytes. What counts are places: one for each page of that, of which a
 /// run of pages takes one too. More than this is not everybody's to ask for.
 const PIPE_BYTES: libc::c_int = 1 << 20;
+/// Payloads that have pipes at a time. An ordinary user may have 64 MiB of room in all of his pipes;
+/// beyond that new ones, those of his shell too, become tiny. This is half of it.
+const PAYLOADS_MAX: usize = 16;
 /// Read at a time when a pipe is emptied.
 const CHUNK_BYTES: usize = 64 * 1024;
 
@@ -79,6 +83,29 @@ fn read(from: RawFd, into: &mut [u8]) -> io::Result<usize> {
 #[derive(Debug)]
 pub(crate) struct Payload(Mutex<State>);
 
+static PAYLOADS: AtomicUsize = AtomicUsize::new(0);
+
+/// One of [`PAYLOADS_MAX`].
+#[derive(Debug)]
+struct Share;
+
+impl Share {
+    fn new() -> io::Result<Share> {
+        // Counted first, so that it is given back if there are too many.
+        let share = Share;
+        match PAYLOADS.fetch_add(1, Ordering::Relaxed) < PAYLOADS_MAX {
+            true => Ok(share),
+            false => Err(io::Error::other("enough pipes are in use")),
+        }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        PAYLOADS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 #[derive(Debug)]
 struct State {
     pipe: Pipe,
@@ -93,6 +120,7 @@ struct State {
     /// Payloads until the pipe is tried again, after one that spilled: where packets are small,
     /// pages are many and hold little.
     detour: u32,
+    _share: Share,
 }
 
 /// Payloads that go straight to memory after one that did not fit.
@@ -100,9 +128,10 @@ const DETOUR_COUNT: u32 = 64;
 
 impl Payload {
     pub(crate) fn new() -> io::Result<Payload> {
+        let _share = Share::new()?;
         let (pipe, answer) = (Pipe::new()?, Pipe::new()?);
         let (held, spilled, memory, detour) = (0, false, Vec::new(), 0);
-        Ok(Payload(Mutex::new(State { pipe, answer, held, spilled, memory, detour })))
+        Ok(Payload(Mutex::new(State { pipe, answer, held, spilled, memory, detour, _share })))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -270,6 +299,13 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::os::unix::net::UnixStream;
 
+    /// The tests count what all of them have: one at a time.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    fn alone() -> MutexGuard<'static, ()> {
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn pattern(length: usize) -> Vec<u8> {
         (0..length).map(|i| (i.wrapping_mul(31) ^ (i >> 9)) as u8).collect()
     }
@@ -322,6 +358,7 @@ mod tests {
 
     #[test]
     fn a_payload_comes_through_with_what_preceded_it_and_zeros_behind() {
+        let _alone = alone();
         let payload = Payload::new().unwrap();
         for (before, after, zeros) in [(0, 1 << 20, 0), (4000, 300_001, 0), (17, 100_000, 5000)] {
             let (left, right) = tcp();
@@ -339,6 +376,7 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_into_a_pipe_goes_through_memory() {
+        let _alone = alone();
         let payload = Payload::new().unwrap();
         let (left, right) = UnixStream::pair().unwrap();
         right.set_nonblocking(true).unwrap();
@@ -360,7 +398,17 @@ mod tests {
     }
 
     #[test]
+    fn pipes_are_few() {
+        let _alone = alone();
+        let payloads: Vec<_> = (0..PAYLOADS_MAX + 1).map(|_| Payload::new()).collect();
+        assert!(payloads[PAYLOADS_MAX].is_err());
+        drop(payloads);
+        assert!(Payload::new().is_ok());
+    }
+
+    #[test]
     fn a_payload_that_is_broken_off_leaves_nothing_behind() {
+        let _alone = alone();
         let payload = Payload::new().unwrap();
         let (left, right) = tcp();
         payload.begin().unwrap();
