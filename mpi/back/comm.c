@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <time.h>
 
 /* Files that have a communicator of their own: more share. */
 enum { OWN_MAX = 200 };
@@ -114,6 +115,47 @@ bool comm_wants_own(void)
     int level;
     PMPI_Query_thread(&level);
     return level == MPI_THREAD_MULTIPLE && atomic_load(&own_count) < OWN_MAX;
+}
+
+/* Looks before the processor is left to others. A moment's sleep, not a yield: who sleeps is let in
+ * at once when he wakes, also among many that compute. */
+enum { LOOKS = 300 };
+
+static void await(MPI_Request request)
+{
+    const struct timespec moment = {0, 20000};
+    int done = 0;
+    for (int looks = 0; GENUINE(Test)(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done;)
+        if (++looks >= LOOKS)
+            nanosleep(&moment, NULL);
+}
+
+void comm_barrier(MPI_Comm comm)
+{
+    MPI_Request request;
+    if (PMPI_Ibarrier(comm, &request) == MPI_SUCCESS)
+        await(request);
+}
+
+void comm_broadcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Comm comm)
+{
+    MPI_Request request;
+    if (PMPI_Ibcast(buffer, count, type, root, comm, &request) == MPI_SUCCESS)
+        await(request);
+}
+
+void comm_reduce_all(void *buffer, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
+{
+    MPI_Request request;
+    if (PMPI_Iallreduce(MPI_IN_PLACE, buffer, count, type, op, comm, &request) == MPI_SUCCESS)
+        await(request);
+}
+
+void comm_scan(const void *from, void *to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
+{
+    MPI_Request request;
+    if (PMPI_Iscan(from, to, count, type, op, comm, &request) == MPI_SUCCESS)
+        await(request);
 }
 
 void comm_end(void)

@@ -20,6 +20,13 @@ void comm_release(MPI_Comm *comm);
 /* Whether a file that is opened now should have its own. */
 bool comm_wants_own(void);
 
+/* Collective calls on a communicator, whose waits let others run: with more ranks than cores an MPI
+ * that waits by looking without end keeps the very rank from running that it waits for. */
+void comm_barrier(MPI_Comm comm);
+void comm_broadcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Comm comm);
+void comm_reduce_all(void *buffer, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
+void comm_scan(const void *from, void *to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
+
 /* MPI is about to end: communicators go with it. */
 void comm_end(void);
 

@@ -38,10 +38,10 @@ int file_share_outcome(const struct weir_mpi_file *file, int class)
     if (class != MPI_SUCCESS)
         memcpy(outcome.text, error_text, sizeof outcome.text);
     /* As a rule there is nothing to tell but success. */
-    PMPI_Bcast(&outcome.class, 1, MPI_INT, 0, file->comm);
+    comm_broadcast(&outcome.class, 1, MPI_INT, 0, file->comm);
     if (outcome.class == MPI_SUCCESS)
         return MPI_SUCCESS;
-    PMPI_Bcast(outcome.text, sizeof outcome.text, MPI_CHAR, 0, file->comm);
+    comm_broadcast(outcome.text, sizeof outcome.text, MPI_CHAR, 0, file->comm);
     return error_set(outcome.class, "%s", outcome.text);
 }
 
@@ -51,7 +51,7 @@ int file_agree(const struct weir_mpi_file *file, int class)
     int worst = class;
     if (file->size == 1)
         return class;
-    PMPI_Allreduce(MPI_IN_PLACE, &worst, 1, MPI_INT, MPI_MAX, file->comm);
+    comm_reduce_all(&worst, 1, MPI_INT, MPI_MAX, file->comm);
     if (worst != MPI_SUCCESS && class == MPI_SUCCESS)
         return error_set(worst, "%s: it failed on another rank", file->path);
     return class;
@@ -163,16 +163,16 @@ static int open_all(struct weir_mpi_file *file, MPI_Comm user)
             memcpy(opening.loan, loan, opening.loan_length);
     }
     if (file->size > 1) {
-        PMPI_Bcast(&opening, sizeof opening, MPI_BYTE, 0, user);
+        comm_broadcast(&opening, sizeof opening, MPI_BYTE, 0, user);
         if (opening.text_length > 0)
-            PMPI_Bcast(error_text, (int)opening.text_length, MPI_BYTE, 0, user);
+            comm_broadcast(error_text, (int)opening.text_length, MPI_BYTE, 0, user);
         if (opening.loan_length > LOAN_INLINE) {
             if (file->rank != 0)
                 loan = malloc(opening.loan_length);
             /* Without memory for it there is none for the MPI either. */
             if (loan == NULL)
                 return error_set(MPI_ERR_NO_MEM, "open %s: no memory", file->path);
-            PMPI_Bcast(loan, (int)opening.loan_length, MPI_BYTE, 0, user);
+            comm_broadcast(loan, (int)opening.loan_length, MPI_BYTE, 0, user);
         }
     }
     int class = opening.class;
@@ -345,7 +345,7 @@ int weir_mpi_File_set_size(MPI_File handle, MPI_Offset size)
         return error_raise(file, class);
     /* What others wrote before they came here is cut too, and what they write afterwards is not. */
     if (file->size > 1)
-        PMPI_Barrier(file->comm);
+        comm_barrier(file->comm);
     if (file->rank == 0)
         class = error_of(weir_ftruncate(file->data, (uint64_t)size));
     return error_raise(file, file_share_outcome(file, class));
@@ -373,7 +373,7 @@ int weir_mpi_File_preallocate(MPI_File handle, MPI_Offset size)
     if (class != MPI_SUCCESS)
         return error_raise(file, class);
     if (file->size > 1)
-        PMPI_Barrier(file->comm);
+        comm_barrier(file->comm);
     /* Memory is taken when it is written: what is promised here is the size. */
     if (file->rank == 0) {
         class = file_size(file, &now);
@@ -419,7 +419,7 @@ int file_take_hints(struct weir_mpi_file *file, MPI_Info info)
     hints.striping_factor = file->hints.striping_factor;
     hints.file_perm = file->hints.file_perm;
     if (file->size > 1)
-        PMPI_Bcast(&hints, sizeof hints, MPI_BYTE, 0, file->comm);
+        comm_broadcast(&hints, sizeof hints, MPI_BYTE, 0, file->comm);
     file->hints = hints;
     return MPI_SUCCESS;
 }

@@ -1,4 +1,5 @@
 /* pointers.c - views, file pointers, atomicity: calls that move no data. */
+#include "comm.h"
 #include "error.h"
 #include "file.h"
 #include "request.h"
@@ -20,7 +21,7 @@ int weir_mpi_File_set_view(MPI_File handle, MPI_Offset displacement, MPI_Datatyp
             class = shared_advance(file, 0, &position);
         class = file_share_outcome(file, class);
         if (file->size > 1)
-            PMPI_Bcast(&position, 1, MPI_OFFSET, 0, file->comm);
+            comm_broadcast(&position, 1, MPI_OFFSET, 0, file->comm);
         displacement = view_byte_offset(file->view, position);
     } else if (displacement < 0) {
         class = error_set(MPI_ERR_ARG, "set view of %s: the displacement is negative", file->path);
@@ -149,7 +150,7 @@ int weir_mpi_File_seek_shared(MPI_File handle, MPI_Offset offset, int whence)
         return error_raise(file, class);
     /* Who comes later has not used the pointer before everybody was here. */
     if (file->size > 1)
-        PMPI_Barrier(file->comm);
+        comm_barrier(file->comm);
     if (file->rank == 0) {
         if (whence == MPI_SEEK_CUR)
             class = shared_advance(file, 0, &current);
@@ -160,7 +161,7 @@ int weir_mpi_File_seek_shared(MPI_File handle, MPI_Offset offset, int whence)
     if (class != MPI_SUCCESS)
         return error_raise(file, class);
     if (file->size > 1)
-        PMPI_Bcast(to, 3, MPI_OFFSET, 0, file->comm);
+        comm_broadcast(to, 3, MPI_OFFSET, 0, file->comm);
     shared_set(file, to[2]);
     if (to[0] != offset || to[1] != whence)
         class = error_set(MPI_ERR_NOT_SAME, "seek in %s: the ranks' arguments differ", file->path);
@@ -183,7 +184,7 @@ int weir_mpi_File_set_atomicity(MPI_File handle, int flag)
     struct weir_mpi_file *file = file_find(handle);
     int range[2] = {flag != 0, -(flag != 0)}, class = MPI_SUCCESS;
     if (file->size > 1)
-        PMPI_Allreduce(MPI_IN_PLACE, range, 2, MPI_INT, MPI_MAX, file->comm);
+        comm_reduce_all(range, 2, MPI_INT, MPI_MAX, file->comm);
     if (range[0] != -range[1])
         class = error_set(MPI_ERR_NOT_SAME, "set atomicity of %s: the ranks' flags differ",
                           file->path);

@@ -1,4 +1,5 @@
 #include "shared.h"
+#include "comm.h"
 #include "error.h"
 
 int shared_advance(struct weir_mpi_file *file, MPI_Count bytes, MPI_Offset *position)
@@ -21,10 +22,10 @@ int shared_advance_all(struct weir_mpi_file *file, MPI_Count bytes, MPI_Offset *
     /* The last rank knows how much it is in all. */
     MPI_Count upto = 0;
     int last = file->size - 1;
-    PMPI_Scan(&bytes, &upto, 1, MPI_COUNT, MPI_SUM, file->comm);
+    comm_scan(&bytes, &upto, 1, MPI_COUNT, MPI_SUM, file->comm);
     if (file->rank == last)
         told.class = shared_advance(file, upto, &told.base);
-    PMPI_Bcast(&told, sizeof told, MPI_BYTE, last, file->comm);
+    comm_broadcast(&told, sizeof told, MPI_BYTE, last, file->comm);
     *position = told.base + upto - bytes;
     if (told.class != MPI_SUCCESS && file->rank != last)
         return error_set(told.class, "shared file pointer of %s: rank %d could not move it",
