@@ -27,6 +27,7 @@ struct weir_mpi_file {
     struct hints hints; /* with the file's own stripe size and count */
 
     struct view *view;
+    _Atomic int64_t size_seen; /* the file had so many bytes; forgotten when its size is set */
     MPI_Offset position;    /* individual file pointer, in bytes of the view's data; under lock */
     uint32_t shared_number; /* of the shared file pointer's counter; see shared.h */
     MPI_Offset shared_base; /* added to what it counts: bytes of the view's data */

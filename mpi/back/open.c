@@ -343,6 +343,7 @@ int weir_mpi_File_set_size(MPI_File handle, MPI_Offset size)
                           (long long)size);
     if (class != MPI_SUCCESS)
         return error_raise(file, class);
+    file->size_seen = 0;
     /* What others wrote before they came here is cut too, and what they write afterwards is not. */
     if (file->size > 1)
         comm_barrier(file->comm);

@@ -4,6 +4,7 @@
 #include "view.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -426,6 +427,47 @@ static int check_place(const struct access *access)
     return MPI_SUCCESS;
 }
 
+int access_clip(const struct access *access, int64_t length, int64_t *clipped)
+{
+    struct weir_mpi_file *file = access->file;
+    const struct view *view = file->view;
+    const struct flat *tile = view->tile;
+    *clipped = length;
+    if (length == 0 || tile->shape == NULL || tile->extent < tile->shape->high - tile->shape->low) {
+        return MPI_SUCCESS;
+    }
+    int64_t end = view_byte_offset(view, access->position + length - 1) + 1;
+    if (end <= atomic_load_explicit(&file->size_seen, memory_order_relaxed)) {
+        return MPI_SUCCESS;
+    }
+    struct weir_stat stat;
+    int error = weir_fstat(file->data, &stat);
+    if (error < 0) {
+        return error_of(error);
+    }
+    int64_t size = (int64_t)stat.size;
+    atomic_store_explicit(&file->size_seen, size, memory_order_relaxed);
+    if (end > size) {
+        int64_t before = view_position(view, size) - access->position;
+        *clipped = before < 0 ? 0 : before < length ? before : length;
+    }
+    return MPI_SUCCESS;
+}
+
+void access_grown(const struct access *access, int64_t length)
+{
+    struct weir_mpi_file *file = access->file;
+    if (length <= 0 || file->view->tile->shape == NULL) {
+        return;
+    }
+    int64_t end = view_byte_offset(file->view, access->position + length - 1) + 1;
+    int64_t seen = atomic_load_explicit(&file->size_seen, memory_order_relaxed);
+    while (seen < end && !atomic_compare_exchange_weak_explicit(&file->size_seen, &seen, end,
+                                                                memory_order_relaxed,
+                                                                memory_order_relaxed)) {
+    }
+}
+
 /* Sets everything up, without moving anything. The transfer is to be ended in any case. */
 static int begin(struct transfer *transfer, const struct access *access)
 {
@@ -465,10 +507,14 @@ static int begin(struct transfer *transfer, const struct access *access)
     if (!room) {
         return no_memory();
     }
+    /* What is converted comes out of a buffer of our own, and touches no memory behind the end. */
+    if (!access->write && !transfer->converts) {
+        class = access_clip(access, native, &native);
+    }
     transfer->native = native;
     transfer->length = native;
-    transfer->finished = false;
-    return MPI_SUCCESS;
+    transfer->finished = native == 0 || class != MPI_SUCCESS;
+    return class;
 }
 
 static int outcome(const struct transfer *transfer, MPI_Count *bytes)
@@ -617,6 +663,12 @@ int access_run(const struct access *access, MPI_Count *bytes)
     if (class == MPI_SUCCESS) {
         run(&transfer);
         class = outcome(&transfer, bytes);
+        if (access->write && !transfer.converts) {
+            access_grown(access, transfer.moved);
+        } else if (transfer.cut) {
+            /* Somebody has cut it. */
+            access->file->size_seen = 0;
+        }
     }
     end(&transfer);
     return class;

@@ -33,4 +33,12 @@ int access_run_all(const struct access *access, MPI_Count *bytes);
 int access_size(const struct weir_mpi_file *file, MPI_Count count, MPI_Datatype type,
                 MPI_Count *bytes);
 
+/* Of `length` bytes of the view's data from the access's position on, how many lie before the end of
+ * the file: what a read may touch memory for. The file is asked only where its end may be near. An
+ * MPI error class. */
+int access_clip(const struct access *access, int64_t length, int64_t *clipped);
+
+/* A write of so many bytes was carried out. */
+void access_grown(const struct access *access, int64_t length);
+
 #endif

@@ -145,8 +145,6 @@ static void one_access(struct weir_mpi_file *file, const struct bytes *tile)
                 break;
             }
             *cell = before[origin + place(&mine, i)];
-        } else {
-            *cell = before[origin + place(&mine, i)];
         }
     }
     if (class != MPI_SUCCESS || bytes != wanted) {
@@ -316,6 +314,7 @@ int main(int argc, char **argv)
     for (seed = first; seed < first + cases && failures == 0 && error >= 0; seed++) {
         start_random(seed);
         model_size = 0;
+        file.size_seen = 0;
         memset(model, 0, sizeof model);
         weir_layout layout = {.struct_size = sizeof layout,
                               .stripe_size = (uint64_t)4096 << pick(0, 4),
