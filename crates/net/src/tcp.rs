@@ -128,7 +128,31 @@ struct Frame<P> {
     slices: Vec<Slice>,
     /// Bytes of head and payload together that are still to be sent.
     left: usize,
-    length: usize,
+    /// The first of head and slices (the head is 0) that has not gone wholly, and how much of it has.
+    /// A list's payload is many slices and takes many calls: none of them begins at the beginning.
+    next: usize,
+    gone: usize,
+}
+
+impl<P> Frame<P> {
+    fn slice(&self, index: usize) -> Option<Slice> {
+        match index {
+            0 => Some(Slice::to_read(&self.head)),
+            _ => self.slices.get(index - 1).copied(),
+        }
+    }
+
+    /// `count` more bytes have gone.
+    fn advance(&mut self, count: usize) {
+        self.left -= count;
+        self.gone += count;
+        while let Some(slice) = self.slice(self.next)
+            && slice.length <= self.gone
+        {
+            self.gone -= slice.length;
+            self.next += 1;
+        }
+    }
 }
 
 enum Incoming {
@@ -397,7 +421,7 @@ impl<P: Payload> Link<P> for TcpLink<P> {
         }
         let length = head.len() + slices.iter().map(|slice| slice.length).sum::<usize>();
         self.unsent += length;
-        self.outgoing.push_back(Frame { head, payload, slices, left: length, length });
+        self.outgoing.push_back(Frame { head, payload, slices, left: length, next: 0, gone: 0 });
     }
 
     fn flush(&mut self) -> io::Result<usize> {
@@ -406,12 +430,11 @@ impl<P: Payload> Link<P> for TcpLink<P> {
             self.scratch.clear();
             let mut asked = 0;
             'frames: for frame in self.outgoing.iter().take(FRAMES_PER_CALL_MAX) {
-                let mut skip = frame.length - frame.left;
-                let head = Slice::to_read(&frame.head);
-                for slice in std::iter::once(&head).chain(&frame.slices) {
-                    let skipped = skip.min(slice.length);
-                    skip -= skipped;
-                    let rest = slice.part(skipped, slice.length - skipped);
+                let mut gone = frame.gone;
+                let mut next = frame.next;
+                while let Some(slice) = frame.slice(next) {
+                    let rest = slice.part(gone, slice.length - gone);
+                    (gone, next) = (0, next + 1);
                     if rest.length > 0 {
                         if self.scratch.len() == SLICES_MAX {
                             break 'frames;
@@ -445,7 +468,7 @@ impl<P: Payload> Link<P> for TcpLink<P> {
             while rest > 0 {
                 let frame = &mut self.outgoing[0];
                 let sent = rest.min(frame.left);
-                frame.left -= sent;
+                frame.advance(sent);
                 rest -= sent;
                 if frame.left == 0 {
                     self.outgoing.pop_front();
