@@ -204,6 +204,7 @@ static void nothing(void)
     settle(file);
     OK(MPI_File_get_size(file, &at));
     EQUAL(at, 0);
+    MPI_Barrier(MPI_COMM_WORLD);
     /* Some ranks have something, some nothing, by types as well. */
     int value = rank, many = rank % 2;
     OK(MPI_File_write_at_all(file, rank * 4, &value, many, MPI_INT, &status));

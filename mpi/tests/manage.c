@@ -446,8 +446,9 @@ static void arguments(void)
     FAILS(MPI_File_write_at(file, 0, bytes, -1, MPI_BYTE, MPI_STATUS_IGNORE), MPI_ERR_COUNT, MPI_ERR_ARG);
     FAILS(MPI_File_write(file, bytes, 1, MPI_DATATYPE_NULL, MPI_STATUS_IGNORE), MPI_ERR_TYPE, MPI_ERR_ARG);
     MPI_Type_contiguous(2, MPI_INT, &never);
-    FAILS(MPI_File_write(file, bytes, 1, never, MPI_STATUS_IGNORE), MPI_ERR_TYPE, MPI_ERR_ARG);
-    FAILS(MPI_File_set_view(file, 0, MPI_BYTE, never, "native", MPI_INFO_NULL), ANY);
+    /* A driver above an MPI has no way to ask whether a type was committed. */
+    if (!driver) FAILS(MPI_File_write(file, bytes, 1, never, MPI_STATUS_IGNORE), MPI_ERR_TYPE, MPI_ERR_ARG);
+    if (!driver) FAILS(MPI_File_set_view(file, 0, MPI_BYTE, never, "native", MPI_INFO_NULL), ANY);
     MPI_Type_free(&never);
     FAILS(MPI_File_seek(file, 0, 4711), MPI_ERR_ARG);
     FAILS(MPI_File_seek(file, -1, MPI_SEEK_CUR), MPI_ERR_ARG);

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Bytes that one element of a generated type may have, and span. */
-enum { map_max = 6000, span_max = 60000 };
+enum { map_max = 6000, span_max = 20000 };
 
 struct map {
     MPI_Datatype type;
@@ -220,7 +220,7 @@ struct model {
     unsigned char *bytes;
     long size;
 };
-enum { model_max = 4 << 20 };
+enum { model_max = 1 << 20 };
 
 /* A view of a rank: an etype whose elements, tiled, are the ranks' in turn, or a region of its own. */
 struct view {
@@ -387,10 +387,10 @@ static void accesses(bool collective_too, long ways_count)
         settle(file);
 
         /* Everybody's writes into everybody's model. */
-        MPI_Allreduce(mine, sum, model_max, MPI_BYTE, MPI_BOR, MPI_COMM_WORLD);
-        MPI_Allreduce(MPI_IN_PLACE, scratch, model_max, MPI_BYTE, MPI_BOR, MPI_COMM_WORLD);
         MPI_Allreduce(MPI_IN_PLACE, &written_to, 1, MPI_LONG, MPI_MAX, MPI_COMM_WORLD);
-        for (long i = 0; i < model_max; i++) model.bytes[i] = scratch[i] ? sum[i] : model.bytes[i];
+        MPI_Allreduce(mine, sum, (int)written_to, MPI_BYTE, MPI_BOR, MPI_COMM_WORLD);
+        MPI_Allreduce(MPI_IN_PLACE, scratch, (int)written_to, MPI_BYTE, MPI_BOR, MPI_COMM_WORLD);
+        for (long i = 0; i < written_to; i++) model.bytes[i] = scratch[i] ? sum[i] : model.bytes[i];
         if (written_to > model.size) model.size = written_to;
         free(mine);
         MPI_Offset size_now = -1;
