@@ -360,11 +360,29 @@ int file_size(struct weir_mpi_file *file, MPI_Offset *size)
     return class;
 }
 
+/* Whether the file is so long. A target knows, if it may be read; else the metadata service is asked. */
+static int reaches(struct weir_mpi_file *file, MPI_Offset size, bool *reached)
+{
+    char last;
+    MPI_Offset now = 0;
+    int class = MPI_SUCCESS;
+    if (size == 0) {
+        *reached = true;
+    } else if ((file->amode & MPI_MODE_RDWR) != 0) {
+        ssize_t got = weir_pread(file->data, &last, 1, (uint64_t)size - 1);
+        *reached = got > 0;
+        class = error_of(got);
+    } else {
+        class = file_size(file, &now);
+        *reached = now >= size;
+    }
+    return class;
+}
+
 EXPORT int weir_mpi_File_preallocate(MPI_File handle, MPI_Offset size);
 int weir_mpi_File_preallocate(MPI_File handle, MPI_Offset size)
 {
     struct weir_mpi_file *file = file_find(handle);
-    MPI_Offset now;
     int class = check_writable(file, "preallocate");
     if (class == MPI_SUCCESS)
         class = file_check_sequential(file, "preallocate");
@@ -377,8 +395,9 @@ int weir_mpi_File_preallocate(MPI_File handle, MPI_Offset size)
         comm_barrier(file->comm);
     /* Memory is taken when it is written: what is promised here is the size. */
     if (file->rank == 0) {
-        class = file_size(file, &now);
-        if (class == MPI_SUCCESS && now < size)
+        bool reached = false;
+        class = reaches(file, size, &reached);
+        if (class == MPI_SUCCESS && !reached)
             class = error_of(weir_ftruncate(file->data, (uint64_t)size));
     }
     return error_raise(file, file_share_outcome(file, class));
