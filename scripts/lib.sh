@@ -5,7 +5,7 @@
 # What it takes to build weir and to run the main job on the pool.
 # shellcheck disable=SC2034  # used by the scripts that source this file
 packages_demo=(
-    ca-certificates gcc libc6-dev pkg-config # cargo build
+    ca-certificates gcc libc6-dev make pkg-config # cargo build, make -C mpi
     fuse3 procps python3 util-linux          # weir run, and the check of its report
     nwchem openssh-client                    # Open MPI's mpirun insists on finding ssh
 )
@@ -62,6 +62,8 @@ need_cargo() {
 build_release() {
     say "building the release (cargo build --release; a minute or more the first time)"
     cargo build --release
+    # Beside it the MPI-IO driver, for the MPIs that are there. Most programs do without.
+    make --silent -C mpi || say "no MPI-IO driver: see above, and docs/mpi.md"
 }
 
 # need_tool CRATE VERSION: a program from cargo's registry, in target/tools/bin.
