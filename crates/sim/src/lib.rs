@@ -9,6 +9,7 @@
 mod audit;
 mod client;
 mod crowd;
+mod disk;
 mod guarded;
 #[cfg(test)]
 mod locks;

@@ -1,6 +1,7 @@
 //! One run: a pool is made, used while things go wrong, audited, swept, and must be empty then.
 
 use crate::client::SimRpc;
+use crate::disk::Speed;
 use crate::names::Private;
 use crate::net::Host;
 use crate::planted::{Bug, Planted};
@@ -236,12 +237,22 @@ impl History {
         let mut world = World::new(rng.fork(), timing, planted, plan.tells);
         world.delay_us = rng.between(20, 2000);
         world.jitter_us = rng.between(1, 3000);
-        let equipment = Equipment {
+        let mut equipment = Equipment {
             targets: targets_per_server,
             memory: *rng.pick(&[1 << 19, 1 << 20, 4 << 20, 4 << 20]),
             metadata_memory: 8 << 20,
             store_us: *rng.pick(&[0, 50, 2000]),
+            disk: None,
         };
+        // Of a sequence of their own: with disks or without, the rest of a seed is the same.
+        let mut disks = Rng::new(plan.seed ^ 0xd15c);
+        if disks.chance(40) {
+            equipment.memory = *disks.pick(&[1 << 20, 2 << 20]);
+            equipment.disk = Some(Speed {
+                latency_us: *disks.pick(&[20, 200, 8_000]),
+                bytes_per_ms: *disks.pick(&[2_000, 50_000, 2_000_000]),
+            });
+        }
         // The last host is the auditor's.
         for _ in 0..servers + clients + 1 {
             let offset_ns = match clocks_agree {
@@ -533,7 +544,12 @@ impl History {
             }
             let now = world.now(server);
             let status = world.servers[server].service.status(now);
-            if status.objects > 0 || status.memory_used > 0 {
+            let left = status.targets.iter().any(|target| match target.disk {
+                0 => target.memory_used > 0,
+                // Records of chunks are kept for the next ones.
+                _ => target.disk_used > 0 || target.dirty > 0,
+            });
+            if status.objects > 0 || left {
                 world.fail(|| {
                     format!(
                         "server {server} leaks {} bytes in {} objects",

@@ -35,8 +35,13 @@ impl Stage {
         };
         let mut world = World::new(Rng::new(1), timing.clone(), Planted::default(), false);
         (0..4).for_each(|_| world.hosts.push(Host::new(1_000_000, 0)));
-        let equipment =
-            Equipment { targets: 1, memory: 4 << 20, metadata_memory: 1 << 20, store_us: 0 };
+        let equipment = Equipment {
+            targets: 1,
+            memory: 4 << 20,
+            metadata_memory: 1 << 20,
+            store_us: 0,
+            disk: None,
+        };
         (0..2).for_each(|server| world.start_server(server, equipment.clone()));
         let clients = [world.start_client(2, 1), world.start_client(3, 1)];
         world.places = clients.to_vec();

@@ -1,10 +1,11 @@
 //! A server process: the driver of the shipped services, as `weir-server`'s.
 
+use crate::disk::{Asked, SimDisk, Speed};
 use crate::net::{Payload, Placement, Sending, Taker};
 use crate::planted::{Bug, Planted};
 use crate::rng::Rng;
 use crate::store::SlowStore;
-use crate::world::{Event, Job, JobWaker, World};
+use crate::world::{Event, Job, JobWaker, World, lock};
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use weir_core::error::{Code, Error, Result};
 use weir_core::service::storage::HeapMemory;
+use weir_core::service::storage::disk::Disk;
 use weir_core::service::{
     Action, Outgoing, Peer, Receiving, Service, ServiceOptions, TargetParts, Usage,
 };
@@ -35,7 +37,12 @@ pub(crate) struct Equipment {
     pub(crate) metadata_memory: u64,
     /// Longest answer of its metadata store: microseconds.
     pub(crate) store_us: u64,
+    /// How fast the targets' disks are, if they have any.
+    pub(crate) disk: Option<Speed>,
 }
+
+/// Room on a target's disk: blocks.
+const DISK_BLOCKS: u64 = 16 << 10;
 
 /// A server process.
 pub(crate) struct Server {
@@ -47,6 +54,8 @@ pub(crate) struct Server {
     pub(crate) stopped: bool,
     pub(crate) service: Arc<Service>,
     equipment: Equipment,
+    /// Its targets' disks, and when each has done all that it was asked for.
+    disks: Vec<(Arc<SimDisk>, u64)>,
     /// Its own and its targets' incarnations: drawn anew for each life.
     incarnations: Vec<Incarnation>,
     /// Requests that wait, and the connection to answer on.
@@ -81,11 +90,20 @@ impl World {
         equipment: &Equipment,
         incarnations: &[Incarnation],
         host: usize,
-    ) -> Arc<Service> {
-        let parts = |&incarnation| TargetParts {
+        (server, life): (usize, u64),
+    ) -> (Arc<Service>, Vec<(Arc<SimDisk>, u64)>) {
+        let disk = |target| {
+            let place = (server, life, target);
+            (Arc::new(SimDisk::new(DISK_BLOCKS, place, self.asking.clone())), 0)
+        };
+        let disks: Vec<_> = match equipment.disk {
+            Some(_) => (0..equipment.targets).map(disk).collect(),
+            None => Vec::new(),
+        };
+        let parts = |(target, &incarnation): (usize, &Incarnation)| TargetParts {
             incarnation,
             memory: Box::new(HeapMemory::new(equipment.memory)),
-            disk: None,
+            disk: disks.get(target).map(|(disk, _)| disk.clone() as Arc<dyn Disk>),
         };
         let store = SlowStore::new(
             equipment.metadata_memory,
@@ -93,24 +111,61 @@ impl World {
             self.rng.fork(),
             self.sleepers.clone(),
         );
-        Service::new(ServiceOptions {
+        let service = Service::new(ServiceOptions {
             incarnation: incarnations[0],
             secret: self.secret.clone(),
             timing: self.timing.clone(),
-            targets: incarnations[1..].iter().map(parts).collect(),
+            targets: incarnations[1..].iter().enumerate().map(parts).collect(),
             store: Box::new(store),
             description: ("sim".to_owned(), 1, format!("host-{host}")),
             usage: Box::new(Usage::default),
             started: self.now(host),
-        })
+        });
+        (service, disks)
+    }
+
+    /// Sets the time for what disks were asked.
+    pub(crate) fn disks_asked(&mut self) {
+        let asked = std::mem::take(&mut *lock(&self.asking));
+        for Asked { server, life, target, bytes } in asked {
+            let process = &mut self.servers[server];
+            let (Some(speed), Some((_, busy_us))) =
+                (process.equipment.disk, process.disks.get_mut(target))
+            else {
+                continue;
+            };
+            *busy_us = self.now_us.max(*busy_us) + bytes * 1000 / speed.bytes_per_ms;
+            let at_us = *busy_us + speed.latency_us;
+            self.at(at_us, Event::Disk { server, life, target });
+        }
+    }
+
+    pub(crate) fn disk_ends(&mut self, server: usize, life: u64, target: usize) {
+        let process = &self.servers[server];
+        if !process.alive || process.life != life {
+            return;
+        }
+        if process.stopped {
+            // The device has done it; the process does not see it yet.
+            let at_us = self.now_us + 1000;
+            return self.at(at_us, Event::Disk { server, life, target });
+        }
+        let (disk, service) = (process.disks[target].0.clone(), process.service.clone());
+        let now = self.now(process.host);
+        let pending = disk.inner.pending() as u64;
+        if pending > 0
+            && let Some(done) = disk.inner.step(self.rng.below(pending) as usize)
+        {
+            service.disk_done(now, target, done);
+        }
     }
 
     /// Starts a server process on a host of its own.
     pub(crate) fn start_server(&mut self, host: usize, equipment: Equipment) {
         let incarnations: Vec<_> =
             (0..=equipment.targets).map(|_| Incarnation(self.rng.word())).collect();
-        let service = self.service(&equipment, &incarnations, host);
         let server = self.servers.len();
+        let (service, disks) = self.service(&equipment, &incarnations, host, (server, 1));
         self.servers.push(Server {
             host,
             life: 1,
@@ -119,6 +174,7 @@ impl World {
             stopped: false,
             service,
             equipment,
+            disks,
             incarnations,
             tasks: BTreeMap::new(),
             next_task: 0,
@@ -140,9 +196,11 @@ impl World {
             Some(Bug::Hole) => self.servers[server].incarnations.clone(),
             _ => (0..=equipment.targets).map(|_| Incarnation(self.rng.word())).collect(),
         };
-        let service = self.service(&equipment, &incarnations, host);
+        let life = self.servers[server].life + 1;
+        let (service, disks) = self.service(&equipment, &incarnations, host, (server, life));
         let process = &mut self.servers[server];
         process.service = service;
+        process.disks = disks;
         process.incarnations = incarnations;
         process.life += 1;
         process.alive = true;

@@ -116,6 +116,7 @@ impl Sim {
                     let at_us = world.now_us + us;
                     world.at(at_us, crate::world::Event::Wake(waker));
                 }
+                world.disks_asked();
                 if world.failure.is_some() {
                     return Ended::Failed;
                 }

@@ -37,6 +37,8 @@ pub(crate) enum Event {
     Deadline { client: usize, server: usize, stream: usize, at_us: u64 },
     /// A server looks at its own deadlines.
     Tick { server: usize, life: u64 },
+    /// A disk ends one of its requests.
+    Disk { server: usize, life: u64, target: usize },
     /// A sleeper's time has come.
     Wake(Waker),
     /// Something breaks, or is mended.
@@ -175,6 +177,7 @@ pub(crate) struct World {
     pub(crate) places: Vec<usize>,
     pub(crate) ready: Arc<Ready>,
     pub(crate) sleepers: Sleepers,
+    pub(crate) asking: crate::disk::Asking,
     pub(crate) planted: Planted,
     /// Clients that died: their tasks are to be dropped.
     pub(crate) dead: Vec<usize>,
@@ -206,6 +209,7 @@ impl World {
             places: Vec::new(),
             ready: Arc::default(),
             sleepers: Sleepers::default(),
+            asking: crate::disk::Asking::default(),
             planted,
             dead: Vec::new(),
             deaths: Vec::new(),
@@ -285,6 +289,7 @@ impl World {
                 self.client_deadline(client, server, stream, at_us);
             }
             Event::Tick { server, life } => self.server_tick(server, life),
+            Event::Disk { server, life, target } => self.disk_ends(server, life, target),
             Event::Wake(waker) => waker.wake(),
             Event::Fault(fault) => self.fault(&fault),
         }
