@@ -53,7 +53,8 @@ build() {
     openmpi) more=("$out/hdf5" "$out/netcdf" "$out/pnetcdf") ;;
     esac
     mkdir -p "$out"
-    make -s -C mpi/tests -j2 OUT="$out" MPICC="$mpicc" MPIFC="$mpifort" HDF5="hdf5-$1" all "$out/flatten" "${more[@]}"
+    make -s -C mpi/tests -j2 OUT="$out" MPICC="$mpicc" MPIFC="$mpifort" HDF5="hdf5-$1" LIBWEIR="${weir%/*}" all \
+        "$out"/{flatten,engine,engine-small,together} "${more[@]}"
 }
 
 declare -A passed failed
@@ -141,6 +142,16 @@ for mpi in "${mpis[@]}"; do
     fortran=()
     [[ -z $mpifort ]] || fortran=(fortran-1 fortran-2 fortran-3)
     if wanted flatten; then check "datatypes flattened" 60 "${mpirun[@]}" -n 1 "$root/target/mpi/tests/$mpi/flatten"; fi
+    if [[ $kind != plain ]]; then
+        modules=$root/target/mpi/tests/$mpi
+        if wanted engine; then
+            checked_on_pool "views and transfers" 60 "${mpirun[@]}" -n 1 "$modules/engine" 1 150
+            checked_on_pool "views and transfers in small batches" 60 "${mpirun[@]}" -n 1 "$modules/engine-small" 1000 100
+        fi
+        if wanted together; then
+            checked_on_pool "data exchanged between ranks" 90 "${mpirun[@]}" -n 3 "$modules/together" weir:/together 1 20
+        fi
+    fi
     case $kind in
     quick)
         export WEIR_MPI_FILES=300 WEIR_MPI_SEQUENCE=500
