@@ -34,6 +34,7 @@ fn service(life: u64) -> Arc<Service> {
             memory: Box::new(HeapMemory::new(4 << 20)),
             disk: None,
         }],
+        prepared: Vec::new(),
         store: Box::new(MemoryStore::new(1 << 20)),
         description: ("0".to_owned(), 1, "host".to_owned()),
         usage: Box::new(Usage::default),

@@ -41,6 +41,7 @@ fn service() -> Arc<Service> {
             memory: Box::new(HeapMemory::new(8 << 20)),
             disk: None,
         }],
+        prepared: Vec::new(),
         store: Box::new(MemoryStore::new(4 << 20)),
         description: ("0".to_owned(), 1, "host".to_owned()),
         usage: Box::new(Usage::default),

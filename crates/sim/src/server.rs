@@ -116,6 +116,7 @@ impl World {
             secret: self.secret.clone(),
             timing: self.timing.clone(),
             targets: incarnations[1..].iter().enumerate().map(parts).collect(),
+            prepared: Vec::new(),
             store: Box::new(store),
             description: ("sim".to_owned(), 1, format!("host-{host}")),
             usage: Box::new(Usage::default),

@@ -60,6 +60,11 @@ impl Options {
     }
 }
 
+/// CRC-32C, as everywhere on a pool's disks.
+pub fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
+
 fn check_segment_bytes(bytes: u64) -> Result<()> {
     match bytes.is_power_of_two() && (16 << 10..=64 << 20).contains(&bytes) {
         true => Ok(()),
@@ -94,10 +99,31 @@ pub trait Medium: Send {
     fn length(&mut self) -> Result<u64>;
 }
 
-/// Takes what a journal held, in order: first the records of the last snapshot, then those of the
-/// log, which may repeat what the snapshot has already.
+/// Takes what a journal held: the records of the last snapshot, then those of the log, in order.
+/// These may repeat what the snapshot has already, and be older than it.
 pub trait Sink {
-    /// One record.
+    /// Whether it wants to see the log's records before all others, too.
+    fn foresees(&self) -> bool {
+        false
+    }
+
+    /// A record of the log that will come later.
+    ///
+    /// # Errors
+    /// If it makes no sense; the journal is not opened then.
+    fn foresee(&mut self, _record: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    /// A record of the snapshot.
+    ///
+    /// # Errors
+    /// If it makes no sense; the journal is not opened then.
+    fn snapshot(&mut self, record: &[u8]) -> Result<()> {
+        self.record(record)
+    }
+
+    /// A record of the log.
     ///
     /// # Errors
     /// If it makes no sense; the journal is not opened then.

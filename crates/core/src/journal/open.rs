@@ -54,8 +54,14 @@ pub fn open<M: Medium>(mut medium: M, options: &Options, sink: &mut dyn Sink) ->
     let superblock = read_superblock(&mut medium, options)?;
     let mut writer = fresh(medium, options, superblock);
     let mut reader = Reader::scan(&mut writer)?;
+    if sink.foresees() {
+        reader.log(&mut writer, &mut |record| sink.foresee(record))?;
+        (writer.next, writer.log_bytes) = (superblock.log_start, 0);
+        writer.log.clear();
+    }
     reader.snapshot(&mut writer, sink)?;
-    reader.log(&mut writer, sink)?;
+    reader.log(&mut writer, &mut |record| sink.record(record))?;
+    sink.progress(reader.all, reader.all);
     reader.refuse_holes(&mut writer)?;
     let used: BTreeSet<u64> =
         writer.snapshot.iter().copied().chain(writer.log.iter().map(|&(_, index)| index)).collect();
@@ -152,7 +158,7 @@ impl Reader {
                 bytes.get(at..).and_then(|rest| Frame::decode(rest, &writer.options.identity))
                 && (frame.stream, frame.sequence, frame.life) == (id, frames, life)
             {
-                give(payload, sink)?;
+                give(payload, &mut |record| sink.snapshot(record))?;
                 frames += 1;
                 at += frame_bytes(payload.len());
             }
@@ -167,7 +173,11 @@ impl Reader {
         }
     }
 
-    fn log<M: Medium>(&mut self, writer: &mut Writer<M>, sink: &mut dyn Sink) -> Result<()> {
+    fn log<M: Medium>(
+        &mut self,
+        writer: &mut Writer<M>,
+        take: &mut dyn FnMut(&[u8]) -> Result<()>,
+    ) -> Result<()> {
         let mut life = 0;
         while let Some(&(segment_life, index)) = self.segments.get(&(LOG, writer.next)) {
             if segment_life < life {
@@ -185,7 +195,7 @@ impl Reader {
                     next.0 <= segment_life || writer.next == first
                 })
             {
-                give(payload, sink)?;
+                give(payload, take)?;
                 life = frame.life;
                 writer.next += 1;
                 at += frame_bytes(payload.len());
@@ -195,7 +205,6 @@ impl Reader {
                 break;
             }
             writer.log.push_back((first, index));
-            self.advance(writer, sink);
         }
         Ok(())
     }
@@ -232,9 +241,9 @@ impl Reader {
     }
 }
 
-fn give(payload: &[u8], sink: &mut dyn Sink) -> Result<()> {
+fn give(payload: &[u8], take: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<()> {
     for record in records(payload) {
-        sink.record(record.ok_or_else(|| damaged("a record is longer than its frame"))?)?;
+        take(record.ok_or_else(|| damaged("a record is longer than its frame"))?)?;
     }
     Ok(())
 }

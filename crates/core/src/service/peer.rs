@@ -94,6 +94,8 @@ pub struct ServiceOptions {
     pub timing: Timing,
     /// What each target is made of.
     pub targets: Vec<TargetParts>,
+    /// Targets that are there already: they came back from their journals.
+    pub prepared: Vec<Arc<Target>>,
     /// Where metadata goes, should this server be chosen to hold it.
     pub store: Box<dyn MetaStore>,
     /// For people: version, process id, host.
@@ -152,6 +154,7 @@ type Streams = BTreeMap<(ClientId, u16), Arc<Stream>>;
 
 struct Unformed {
     targets: Vec<TargetParts>,
+    prepared: Vec<Arc<Target>>,
     store: Box<dyn MetaStore>,
 }
 
@@ -190,11 +193,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Service {
     /// A server that belongs to no pool yet.
     pub fn new(options: ServiceOptions) -> Arc<Service> {
-        let target_memory = options
-            .targets
-            .iter()
-            .map(|parts| (parts.incarnation, parts.memory.length() as u64))
-            .collect();
+        let fresh =
+            options.targets.iter().map(|parts| (parts.incarnation, parts.memory.length() as u64));
+        let kept =
+            options.prepared.iter().map(|target| (target.member().incarnation, target.capacity()));
+        let target_memory = fresh.chain(kept).collect();
         Arc::new(Service {
             incarnation: options.incarnation,
             secret: options.secret,
@@ -202,7 +205,11 @@ impl Service {
             description: options.description,
             usage: options.usage,
             started: options.started,
-            unformed: Mutex::new(Some(Unformed { targets: options.targets, store: options.store })),
+            unformed: Mutex::new(Some(Unformed {
+                targets: options.targets,
+                prepared: options.prepared,
+                store: options.store,
+            })),
             target_memory,
             formed: OnceLock::new(),
             streams: Mutex::default(),
@@ -241,8 +248,26 @@ impl Service {
     pub async fn expire(&self, now: Now) -> Result<()> {
         let lease_ms = self.timing.lease_ms;
         lock(&self.streams).retain(|_, stream| !stream.lapsed(now, lease_ms));
+        if let Some(formed) = self.formed.get() {
+            formed.targets.iter().for_each(|target| target.write_behind());
+        }
         match self.formed.get().and_then(|formed| formed.meta.as_ref()) {
             Some(meta) => meta.expire(now).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Waits until all that targets and metadata hold now is safe, where it is to outlive the server.
+    ///
+    /// # Errors
+    /// If a disk failed.
+    pub async fn save(&self) -> Result<()> {
+        let Some(formed) = self.formed.get() else { return Ok(()) };
+        for target in &formed.targets {
+            target.save(None).await?;
+        }
+        match &formed.meta {
+            Some(meta) => meta.save().await,
             None => Ok(()),
         }
     }
@@ -386,10 +411,31 @@ impl Service {
             Kind::Target => {
                 let call: TargetCall = wire::decode(body)?;
                 let once = !call.request.repeatable();
-                self.run(peer, header, once, |service, peer| {
-                    count(&service.counters.target_requests);
-                    Ok(wire::encode(&service.target_call(now, peer, &call)?))
-                })
+                let kept = self.target(call.member).ok().filter(|target| target.is_kept());
+                let Some(target) = kept.cloned() else {
+                    return self.run(peer, header, once, |service, peer| {
+                        count(&service.counters.target_requests);
+                        Ok(wire::encode(&service.target_call(now, peer, &call)?))
+                    });
+                };
+                if let Some(repeated) = self.admit(peer, header, false)? {
+                    return Ok(Action::Send(repeated));
+                }
+                count(&self.counters.target_requests);
+                let result = self.target_call(now, peer, &call);
+                let work = async move {
+                    let reply = result?;
+                    match call.request {
+                        TargetRequest::Flush { ino } => target.save(Some(ino)).await?,
+                        // Who is told that these are done may rely on it after a crash, too.
+                        TargetRequest::Truncate { .. } | TargetRequest::Remove { .. } => {
+                            target.settled().await?;
+                        }
+                        _ => {}
+                    }
+                    Ok(wire::encode(&reply))
+                };
+                self.carry_out(peer, header, once, work)
             }
             Kind::Meta => {
                 let call: MetaCall = wire::decode(body)?;
@@ -585,9 +631,19 @@ impl Service {
         if let Some(repeated) = self.admit(peer, header, false)? {
             return Ok(Action::Send(repeated));
         }
+        self.carry_out(peer, header, once, work(self.clone()))
+    }
+
+    /// Runs a request that was admitted.
+    fn carry_out(
+        self: &Arc<Self>,
+        peer: &Peer,
+        header: Header,
+        once: bool,
+        work: impl Future<Output = Result<Vec<u8>>> + Send + 'static,
+    ) -> Result<Action> {
         let service = self.clone();
         let session = peer.known()?.session.clone();
-        let work = work(self.clone());
         Ok(Action::Later(Box::pin(async move {
             let result = work.await;
             service.count_failure(&result);
@@ -706,15 +762,20 @@ impl Service {
             let cause = format!("server belongs to pool {name} already");
             return Err(Error::because(Code::Exists, cause));
         };
-        let targets = parts
+        let mut entries = entry.targets.iter();
+        let mut targets: Vec<Arc<Target>> = parts
             .targets
             .into_iter()
-            .zip(&entry.targets)
+            .zip(&mut entries)
             .map(|(parts, target)| {
                 let member = Member { target: target.id, incarnation: parts.incarnation };
                 Target::with(member, map.epoch, parts.memory, parts.disk)
             })
             .collect();
+        for (target, entry) in parts.prepared.into_iter().zip(entries) {
+            target.assign(entry.id, map.epoch);
+            targets.push(target);
+        }
         let meta = if map.metadata.contains(&formation.index) {
             let timing = self.timing.clone();
             let meta = MetaService::open(parts.store, key.clone(), &map, timing, now).await?;

@@ -154,6 +154,30 @@ impl MetaService {
         who: &Credentials,
         request: MetaRequest,
     ) -> Result<MetaReply> {
+        let lasting = lasting(&request);
+        let reply = self.carry_out(now, client, who, request).await?;
+        // Whoever is told that it is done acts on it: he writes, frees objects, cuts them.
+        if lasting {
+            self.store.sync().await?;
+        }
+        Ok(reply)
+    }
+
+    /// Waits until all that was changed is as durable as the store promises.
+    ///
+    /// # Errors
+    /// If the store fails.
+    pub async fn save(&self) -> Result<()> {
+        self.store.sync().await
+    }
+
+    async fn carry_out(
+        &self,
+        now: Now,
+        client: ClientId,
+        who: &Credentials,
+        request: MetaRequest,
+    ) -> Result<MetaReply> {
         use MetaRequest::*;
         self.live.heard(client, now.mono_ms);
         match request {
@@ -521,6 +545,23 @@ impl MetaService {
         self.store.commit(Batch { deletes, reserve: true, ..Batch::default() }).await?;
         self.live.remove_garbage(&inos);
         Ok(MetaReply::Done)
+    }
+}
+
+/// Whether what a request changes must be durable before its answer. Reports of sizes need not: who
+/// does not know of them asks the targets. What was freed may be freed again.
+fn lasting(request: &MetaRequest) -> bool {
+    use MetaRequest::*;
+    match request {
+        Change { .. } | Create { .. } | MakeDirectory { .. } | MakeNode { .. } | Symlink { .. } => {
+            true
+        }
+        Link { .. } | Unlink { .. } | RemoveDirectory { .. } | Rename { .. } => true,
+        BeginTruncate { .. } | SetLayout { .. } | SetXattr { .. } | RemoveXattr { .. } => true,
+        Open { open, .. } => open.write,
+        // These may say what is to be freed.
+        Close { .. } | KeepAlive => true,
+        _ => false,
     }
 }
 

@@ -878,7 +878,7 @@ impl Target {
     }
 
     fn life(&self) -> u64 {
-        self.member.incarnation.0
+        self.incarnation.0
     }
 
     /// Writes behind, submits what is to be submitted, wakes who is to be woken. To be called after

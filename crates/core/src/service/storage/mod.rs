@@ -19,6 +19,7 @@ mod chunk;
 pub mod disk;
 mod fair;
 mod flow;
+mod kept;
 mod memory;
 mod read;
 mod space;
@@ -31,6 +32,7 @@ mod write;
 
 pub use arena::CHUNK_BYTES;
 pub use flow::{DiskCounters, DiskStatus};
+pub use kept::Restore;
 pub use memory::{HeapMemory, Memory};
 pub use read::{ReadTicket, Reading};
 pub use write::{Turn, WriteTicket};
@@ -38,7 +40,7 @@ pub use write::{Turn, WriteTicket};
 use crate::config::{LIST_EXTENTS_MAX, PAYLOAD_BYTES_MAX};
 use crate::error::{Code, Error, Result};
 use crate::layout::{Extent, FILE_SIZE_MAX, Member};
-use crate::types::{Ino, Now, WallTime};
+use crate::types::{Incarnation, Ino, Now, TargetId, WallTime};
 use crate::wire::control::TargetStatus;
 use crate::wire::data::{Io, Runs, TargetReply, TargetRequest, Witness};
 use arena::Arena;
@@ -57,14 +59,15 @@ const FREE_BATCH: usize = 1024;
 
 /// One storage target. Share it in an [`Arc`]; every method is called from any thread.
 pub struct Target {
-    member: Member,
+    /// Its name; one that came back from its journal is told it later ([`Target::assign`]).
+    id: AtomicU32,
+    incarnation: Incarnation,
     map_epoch: AtomicU32,
     capacity: u64,
     disk: Option<Arc<dyn Disk>>,
     state: Mutex<State>,
 }
 
-#[derive(Debug)]
 struct State {
     chunks: Chunks,
     objects: BTreeMap<Ino, Object>,
@@ -75,6 +78,10 @@ struct State {
     /// Traffic with the disk, if there is one.
     flow: Option<Flow>,
     ahead: ahead::Streams,
+    /// What its journal has not heard of, if it has one.
+    unsaved: Option<kept::Unsaved>,
+    /// It is being filled from its journal: what there was has room, to the last block.
+    restoring: bool,
 }
 
 #[derive(Debug, Default)]
@@ -239,7 +246,8 @@ impl Target {
             chunks.tier.is_some()
         });
         Arc::new(Target {
-            member,
+            id: AtomicU32::new(member.target.0),
+            incarnation: member.incarnation,
             map_epoch: AtomicU32::new(map_epoch),
             capacity,
             state: Mutex::new(State {
@@ -249,6 +257,8 @@ impl Target {
                 overwrite_blocks: 0,
                 flow: disk.is_some().then(|| Flow::new(capacity)),
                 ahead: ahead::Streams::new(capacity),
+                unsaved: None,
+                restoring: false,
             }),
             disk,
         })
@@ -259,7 +269,7 @@ impl Target {
         let state = self.lock();
         let disk = state.disk_status().unwrap_or_default();
         TargetStatus {
-            id: self.member.target.0,
+            id: self.member().target.0,
             memory: self.capacity,
             memory_used: state.chunks.arena.used(),
             objects: state.objects.len() as u64,
@@ -284,7 +294,14 @@ impl Target {
 
     /// Its name and life.
     pub fn member(&self) -> Member {
-        self.member
+        let target = TargetId(self.id.load(Ordering::Relaxed));
+        Member { target, incarnation: self.incarnation }
+    }
+
+    /// Tells it its name, and the epoch of the map from which it has it. Before it serves.
+    pub fn assign(&self, id: TargetId, map_epoch: u32) {
+        self.id.store(id.0, Ordering::Relaxed);
+        self.raise_map_epoch(map_epoch);
     }
 
     /// From now on, requests that go by an older pool map are refused as stale.
@@ -314,15 +331,16 @@ impl Target {
 
     /// Refuses requests for another target, for another life of this one, and by an old pool map.
     pub fn check(&self, member: Member, map_epoch: u32) -> Result<()> {
-        let target = self.member.target.0;
-        if member.target != self.member.target {
+        let own_member = self.member();
+        let target = own_member.target.0;
+        if member.target != own_member.target {
             let cause = format!("request for target {} reached target {target}", member.target.0);
             return Err(Error::because(Code::Invalid, cause));
         }
-        if member.incarnation != self.member.incarnation {
+        if member.incarnation != self.incarnation {
             let cause = format!(
                 "target {target} restarted: it lives as incarnation {:016x}, the data was in {:016x}",
-                self.member.incarnation.0, member.incarnation.0
+                self.incarnation.0, member.incarnation.0
             );
             return Err(Error::because(Code::Lost, cause));
         }
@@ -390,6 +408,7 @@ impl Target {
                 if epoch > state.witness(ino).epoch {
                     state.room_for_object(ino)?;
                     state.object(ino).0.begin_epoch(epoch);
+                    state.unsaved(ino, []);
                 }
                 Ok(state.reply(ino))
             }
@@ -403,7 +422,8 @@ impl Target {
                 let witness = &mut object.witness;
                 witness.size = witness.size.max(size);
                 witness.mtime = witness.mtime.max(now.wall);
-                Ok(object.reply())
+                state.unsaved(ino, []);
+                Ok(state.reply(ino))
             }
             TargetRequest::Seek { ino, offset, data } => {
                 let offset = match self.lock().objects.get(&ino) {
@@ -436,7 +456,9 @@ impl Target {
             object.cut_epoch = epoch;
             object.witness.size = size;
             object.begin_epoch(epoch);
-            (object.reply(), freed)
+            let reply = object.reply();
+            state.save_cut(ino, cut.min(size))?;
+            (reply, freed)
         };
         self.free(freed);
         self.pump();
@@ -454,6 +476,8 @@ impl Target {
         let mut freed = Freed::default();
         let reply = {
             let mut state = self.lock();
+            let changed = state.chunks_within(ino, extents);
+            state.unsaved(ino, changed);
             let State { chunks: store, objects, .. } = &mut *state;
             if let Some(object) = objects.get_mut(&ino) {
                 for extent in extents {
@@ -475,6 +499,7 @@ impl Target {
             let freed = {
                 let mut state = self.lock();
                 let Some(object) = state.objects.remove(&ino) else { continue };
+                state.save_removal(ino);
                 state.chunks.arena.discharge(OBJECT_COST);
                 Freed::new(&mut state.chunks, ino, object.chunks)
             };
@@ -503,7 +528,7 @@ impl Target {
 
 impl std::fmt::Debug for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Target").field("member", &self.member).finish_non_exhaustive()
+        f.debug_struct("Target").field("member", &self.member()).finish_non_exhaustive()
     }
 }
 
@@ -517,6 +542,19 @@ impl Drop for Target {
 }
 
 impl State {
+    /// The chunks of an object that these extents touch; none if nobody keeps account of changes.
+    fn chunks_within(&self, ino: Ino, extents: &[Extent]) -> Vec<u64> {
+        let Some(object) = self.objects.get(&ino).filter(|_| self.unsaved.is_some()) else {
+            return Vec::new();
+        };
+        let size = CHUNK_BYTES as u64;
+        let touched = extents.iter().flat_map(|extent| {
+            let range = extent.offset / size..extent.end().div_ceil(size);
+            object.chunks.range(range).map(|(&index, _)| index)
+        });
+        touched.collect()
+    }
+
     /// Refuses to make an object for which not even the reserve has room.
     fn room_for_object(&mut self, ino: Ino) -> Result<()> {
         let needed = self.chunks.arena.needed(&[0; arena::CLASSES], OBJECT_COST) as isize;

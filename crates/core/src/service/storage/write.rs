@@ -188,7 +188,7 @@ impl Target {
         let mut draft = Draft::new(io);
         let mut state = self.lock();
         draft.plan(&state, ino, false);
-        let overwrites = draft.overwrites(&state, ino);
+        let overwrites = state.restoring || draft.overwrites(&state, ino);
         if state.admit(&draft, overwrites).is_err() {
             draft.plan(&state, ino, true);
             if let Err(error) = state.admit(&draft, overwrites) {
@@ -308,6 +308,8 @@ impl WriteTicket {
         witness.size = witness.size.max(self.draft.end);
         witness.mtime = witness.mtime.max(now.wall);
         let witness = *witness;
+        let indices = self.draft.parts.iter().map(|part| part.chunk);
+        state.unsaved(self.ino, indices);
         drop(state);
         target.pump_if_due();
         Ok(witness)
