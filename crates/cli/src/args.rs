@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Mount(Mount),
     /// Take such a directory away
     Umount(Umount),
+    /// Read all that a kept pool holds, and verify every checksum
+    Scrub(Scrub),
     /// List files in a pool
     Ls(Ls),
     /// Copy files into, out of and within pools, verified
@@ -338,7 +340,9 @@ Exit status: the program's (128 + the signal that ended it); or
 Examples:
   weir up scratch --servers 4 --memory 2G
   weir up scratch --hosts hosts.txt --ssh --memory 64G
-  weir up scratch --hosts hosts.txt --secret secret    servers that the site started")]
+  weir up scratch --hosts hosts.txt --secret secret    servers that the site started
+  weir up results --memory 8G --kept /data/weir        a pool that lasts
+  weir up results                                      brings it back after 'weir down results'")]
 pub(crate) struct Up {
     /// The pool's name
     #[arg(default_value = "pool", value_parser = state::check_name)]
@@ -346,6 +350,12 @@ pub(crate) struct Up {
 
     #[command(flatten)]
     pub(crate) servers: Servers,
+
+    /// Make a pool that lasts: after fsync, files survive its servers and a power cut, and after
+    /// 'weir down', 'weir up NAME' brings it back. Its servers keep their journals in DIR, which
+    /// takes up to four times their memory; files must fit into memory, as in any pool
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with_all = ["secret", "disk"])]
+    pub(crate) kept: Option<PathBuf>,
 
     /// Mount it there, too
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -361,10 +371,16 @@ pub(crate) struct Up {
 }
 
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  weir down scratch")]
+#[command(
+    after_help = "Examples:\n  weir down scratch\n  weir down --destroy results    of a pool made with --kept: all it holds, too"
+)]
 pub(crate) struct Down {
     /// The pool's name [default: the only one that is up]
     pub(crate) name: Option<String>,
+
+    /// Remove what a kept pool holds, for good
+    #[arg(long, requires = "name")]
+    pub(crate) destroy: bool,
 }
 
 #[derive(Args, Debug)]
@@ -391,6 +407,19 @@ pub(crate) struct Server {
     /// fit there; --metadata-memory then bounds what they may take on disk
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) metadata_dir: Option<PathBuf>,
+
+    /// Keep file data in a journal in this directory, so that it survives the server: a part of
+    /// 'weir up --kept'
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, hide = true, conflicts_with_all = ["metadata_dir", "disk"])]
+    pub(crate) kept: Option<PathBuf>,
+
+    /// Keep the pool's names there, too
+    #[arg(long, hide = true, requires = "kept")]
+    pub(crate) names: bool,
+
+    /// Come back to what is there
+    #[arg(long, hide = true, requires = "kept")]
+    pub(crate) back: bool,
 
     /// The pool's secret: 64 hexadecimal digits that only the user can read; - for a line on stdin
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -466,6 +495,23 @@ pub(crate) struct Mount {
     /// Do not go to the background
     #[arg(long)]
     pub(crate) foreground: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  weir scrub results
+  weir scrub results --json
+
+The pool must be down. Exit status: 0 all is as it was written, 1 something is not")]
+pub(crate) struct Scrub {
+    /// The pool's name
+    #[arg(value_parser = state::check_name)]
+    pub(crate) name: String,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Args, Debug)]

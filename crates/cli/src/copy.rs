@@ -328,7 +328,8 @@ impl Handle {
                 let again = file.try_clone().map_err(local)?;
                 nix::unistd::close(again).map_err(plain)
             }
-            Handle::Pool(file) => store.close(file).map_err(pooled),
+            // What was copied into a pool that lasts is to last.
+            Handle::Pool(file) => store.sync(file).and_then(|()| store.close(file)).map_err(pooled),
         }
     }
 }

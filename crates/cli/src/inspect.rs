@@ -2,6 +2,7 @@
 
 use crate::args;
 use crate::failure::{Failure, Outcome, print, tell};
+use crate::kept::KeptFile;
 use crate::pool::{Access, Store, path_in_pool};
 use crate::size::show;
 use crate::state::{PoolDirectory, Standing};
@@ -54,10 +55,19 @@ pub(crate) fn status(options: &args::Status) -> Outcome<u8> {
 
 /// A pool's state as JSON and text, and whether all is well with it.
 fn pool_status(directory: &PoolDirectory) -> Outcome<(Value, String, bool)> {
+    let kept = KeptFile::is_in(&directory.path);
+    if kept && !directory.path.join("pool.json").exists() {
+        let name = directory.name();
+        let text = format!("{name}: kept, and down; 'weir up {name}' brings it back\n");
+        return Ok((json!({ "name": name, "state": "down", "kept": true }), text, true));
+    }
     let file = directory.read()?;
     let standing = file.standing();
     if standing != Standing::Up {
         let (word, text) = match standing {
+            Standing::Stale if kept => {
+                ("stale", format!("its servers are gone; 'weir up {}' brings it back", file.name))
+            }
             Standing::Forming => ("forming", "is being made".to_owned()),
             _ => {
                 ("stale", format!("its servers are gone; 'weir down {}' clears it away", file.name))

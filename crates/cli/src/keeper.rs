@@ -3,9 +3,10 @@
 use crate::args;
 use crate::channel::Channel;
 use crate::failure::{Failure, Outcome, print, status, tell};
+use crate::kept::KeptFile;
 use crate::mount;
 use crate::pool::{self, Access, Store};
-use crate::servers::{Fleet, Plan};
+use crate::servers::{Coming, Fleet, Plan};
 use crate::state::{PoolDirectory, PoolFile, Standing};
 use crate::sys::{self, Process, Signals};
 use nix::sys::signal::Signal;
@@ -15,7 +16,7 @@ use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_core::auth::Secret;
 
 /// How long a keeper has to end its servers.
@@ -32,6 +33,7 @@ struct Order {
 /// What a keeper says, once.
 #[derive(Serialize, Deserialize)]
 enum Word {
+    Coming { server: usize, word: Coming },
     Started { servers: Vec<String> },
     Failed { status: u8, text: String },
 }
@@ -42,38 +44,74 @@ struct Stay;
 
 /// `weir up`.
 pub(crate) fn up(options: &args::Up) -> Outcome<u8> {
-    let plan = Plan::of(&options.servers)?;
     if let Some(directory) = &options.mount {
         crate::namespace::check_mount_point(directory)?;
+    }
+    if let Some((directory, kept)) = KeptFile::find(&options.name)? {
+        if options.kept.is_some() {
+            return Err(Failure::usage(format!(
+                "make pool {name}: there is a kept one of that name, which is down; 'weir up {name}' brings it back, 'weir down --destroy {name}' removes it",
+                name = options.name
+            )));
+        }
+        let _signals = Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
+        let plan = kept.plan.clone().back();
+        let secret = directory.secret()?;
+        let result = bring_up(options, &plan, &directory, &secret, Some(&kept));
+        return came_up(options, &plan, &directory, result);
+    }
+    let mut plan = Plan::of(&options.servers)?;
+    if let Some(directory) = &options.kept {
+        plan.keep(directory)?;
     }
     let _signals = Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     PoolDirectory::sweep();
     let (directory, secret) = PoolDirectory::make(&options.name, plan.secret()?)?;
-    let result = bring_up(options, &plan, &directory, &secret);
+    let result = bring_up(options, &plan, &directory, &secret, None);
+    came_up(options, &plan, &directory, result)
+}
+
+/// Mounts and tells, or clears away what was begun.
+fn came_up(
+    options: &args::Up,
+    plan: &Plan,
+    directory: &PoolDirectory,
+    result: Outcome<Access>,
+) -> Outcome<u8> {
     if result.is_err() {
-        take_down(&directory);
+        take_down(directory);
     }
     let access = result?;
     if let Some(mount_point) = &options.mount
-        && let Err(failure) = mount::mount_pool(&directory, access, mount_point, options.cache)
+        && let Err(failure) = mount::mount_pool(directory, access, mount_point, options.cache)
     {
-        take_down(&directory);
+        take_down(directory);
         return Err(failure.so("the pool was taken down again"));
     }
     let file = directory.read()?;
     if options.json {
         let json = serde_json::json!({
             "name": file.name, "servers": file.servers, "mount": options.mount,
-            "directory": directory.path,
+            "directory": directory.path, "kept": plan.keeping().map(|keeping| &keeping.directory),
+            "back": plan.keeping().is_some_and(|keeping| keeping.back),
         });
         print(format_args!("{json:#}\n"))?;
         return Ok(0);
     }
-    print(format_args!("pool {} is up: {}\n", file.name, plan.describe()))?;
+    let back = plan.keeping().is_some_and(|keeping| keeping.back);
+    let up = if back { "is back" } else { "is up" };
+    print(format_args!("pool {} {up}: {}\n", file.name, plan.describe()))?;
     if let Some(mount_point) = &options.mount {
         print(format_args!("mounted at {}\n", mount_point.display()))?;
     }
-    print(format_args!("'weir down {}' ends it, and what it holds\n", file.name))?;
+    let name = &file.name;
+    match plan.keeping() {
+        None => print(format_args!("'weir down {name}' ends it, and what it holds\n"))?,
+        Some(keeping) => print(format_args!(
+            "kept in {}; 'weir down {name}' ends it, 'weir up {name}' brings it back\n",
+            keeping.directory.display()
+        ))?,
+    }
     Ok(0)
 }
 
@@ -82,6 +120,7 @@ fn bring_up(
     plan: &Plan,
     directory: &PoolDirectory,
     secret: &Secret,
+    kept: Option<&KeptFile>,
 ) -> Outcome<Access> {
     let mut file = PoolFile {
         name: options.name.clone(),
@@ -106,12 +145,18 @@ fn bring_up(
     let (servers, mut keeper) = start_keeper(plan, directory, secret)?;
     file = directory.read()?;
     let access = Access::new(&PoolFile { servers: servers.clone(), ..file.clone() }, secret);
-    pool::form(&access, &options.name, &options.servers)?;
+    let formed = match kept {
+        Some(kept) => pool::form_again(&access, &kept.formed)?,
+        None => pool::form(&access, &options.name, &options.servers)?,
+    };
     if let Some(signal) = sys::interrupted() {
         return Err(Failure::new(
             status::SIGNALLED + signal as u8,
             format!("make pool {}: {signal} came; nothing is left", options.name),
         ));
+    }
+    if plan.keeping().is_some() {
+        KeptFile::new(plan.clone(), formed).write(directory)?;
     }
     // From here on the pool is up.
     directory.change(|file| file.servers = servers)?;
@@ -138,9 +183,21 @@ fn start_keeper(
     let order =
         Order { pool: directory.path.clone().into(), plan: plan.clone(), secret: secret.to_text() };
     channel.send(&order)?;
+    let mut told = Instant::now();
     loop {
-        if sys::wait_readable(&[channel.as_fd()], Some(Duration::from_millis(100)))[0] {
+        if channel.has_message()
+            || sys::wait_readable(&[channel.as_fd()], Some(Duration::from_millis(100)))[0]
+        {
             return match channel.receive::<Word>()? {
+                Some(Word::Coming { server, word }) => {
+                    // Short ones need no word.
+                    if told.elapsed() > Duration::from_secs(1) {
+                        told = Instant::now();
+                        let share = 100 * word.done / word.all.max(1);
+                        tell(format_args!("server {server} reads its {}: {share} %", word.what));
+                    }
+                    continue;
+                }
                 Some(Word::Started { servers }) => Ok((servers, channel)),
                 Some(Word::Failed { status, text }) => Err(Failure::new(status, text)),
                 None => Err(Failure::new(status::UNAVAILABLE, "start servers: their keeper died")),
@@ -162,9 +219,13 @@ pub(crate) fn keep_pool(control: i32) -> Outcome<u8> {
         Signals::catch(&[Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])?;
     let Some(order) = channel.receive::<Order>()? else { return Ok(0) };
     let directory = PoolDirectory { path: PathBuf::from(&order.pool) };
-    let start = || -> Outcome<Fleet> {
+    let mut start = || -> Outcome<Fleet> {
         let secret = Secret::parse(&order.secret)?;
-        let fleet = Fleet::start(&order.plan, &secret, &directory.path, "info", &signals)?;
+        let coming = &mut |server, word| {
+            // If `weir up` is gone, that is found out when the servers are there.
+            let _ = channel.send(&Word::Coming { server, word });
+        };
+        let fleet = Fleet::start(&order.plan, &secret, &directory.path, "info", &signals, coming)?;
         directory.change(|file| file.processes = fleet.processes())?;
         Ok(fleet)
     };
@@ -191,7 +252,10 @@ pub(crate) fn keep_pool(control: i32) -> Outcome<u8> {
         }
         while signals.next().is_some() {}
         for death in fleet.deaths() {
-            tell(format_args!("{death}; what it held is lost"));
+            match order.plan.keeping() {
+                None => tell(format_args!("{death}; what it held is lost")),
+                Some(_) => tell(format_args!("{death}; 'weir down' and 'weir up' bring it back")),
+            }
         }
     }
     fleet.end();
@@ -215,15 +279,41 @@ pub(crate) fn down(options: &args::Down) -> Outcome<u8> {
         }
         None => PoolDirectory::chosen(None)?,
     };
-    let stale = directory.read().is_ok_and(|file| file.standing() == Standing::Stale);
-    take_down(&directory);
-    match stale {
-        true => print(format_args!(
-            "pool {} was stale, its servers gone; cleared away\n",
-            directory.name()
-        ))?,
-        false => print(format_args!("pool {} is down\n", directory.name()))?,
+    let kept = match KeptFile::is_in(&directory.path) {
+        true => Some(KeptFile::read(&directory)?),
+        false => None,
+    };
+    let name = directory.name();
+    if options.destroy && kept.is_none() {
+        return Err(Failure::usage(format!(
+            "--destroy: pool {name} is not kept; 'weir down {name}' ends it and what it holds"
+        )));
     }
+    let found = directory.read();
+    let stale = found.as_ref().is_ok_and(|file| file.standing() == Standing::Stale);
+    let was_up = found.is_ok();
+    take_down(&directory);
+    let Some(kept) = kept else {
+        match stale {
+            true => {
+                print(format_args!("pool {name} was stale, its servers gone; cleared away\n"))?;
+            }
+            false => print(format_args!("pool {name} is down\n"))?,
+        }
+        return Ok(0);
+    };
+    if options.destroy {
+        kept.destroy()?;
+        directory.forget();
+        print(format_args!("pool {name} and all it held are gone\n"))?;
+        return Ok(0);
+    }
+    let place = kept.plan.keeping().map(|keeping| keeping.directory.display().to_string());
+    let place = place.unwrap_or_default();
+    let down = if was_up { "is down" } else { "was down already" };
+    print(format_args!(
+        "pool {name} {down}; it is kept in {place}: 'weir up {name}' brings it back, 'weir down --destroy {name}' removes it\n"
+    ))?;
     Ok(0)
 }
 

@@ -9,6 +9,7 @@ mod failure;
 mod fuse;
 mod inspect;
 mod keeper;
+mod kept;
 mod manual;
 mod mount;
 mod mpi;
@@ -69,6 +70,7 @@ fn dispatch(command: Command) -> Outcome<u8> {
         Command::Status(options) => inspect::status(&options),
         Command::Mount(options) => mount::mount(&options),
         Command::Umount(options) => mount::umount(&options),
+        Command::Scrub(options) => kept::scrub(&options),
         Command::Ls(options) => inspect::ls(&options),
         Command::Cp(options) => copy::cp(&options),
         Command::Rm(options) => inspect::rm(&options),

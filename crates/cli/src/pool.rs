@@ -2,11 +2,12 @@
 
 use crate::args::{self, Which};
 use crate::failure::{Failure, Outcome};
+use crate::kept::KeptFile;
 use crate::state::{PoolDirectory, PoolFile, Standing};
 use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use weir_client::{ConnectOptions, FormOptions, Pool, PoolAddress};
+use weir_client::{ConnectOptions, FormOptions, Formed, Pool, PoolAddress};
 use weir_core::auth::{Role, Secret};
 use weir_core::config::{ENTRIES_PER_REPLY_MAX, Timing};
 use weir_core::error::{Code, Error, Result};
@@ -53,6 +54,12 @@ impl Access {
                     file.name
                 )));
             }
+            Standing::Stale if KeptFile::is_in(&directory.path) => {
+                return Err(Failure::say(format!(
+                    "use pool {}: its servers are gone; 'weir up {}' brings it back",
+                    file.name, file.name
+                )));
+            }
             Standing::Stale => {
                 return Err(Failure::say(format!(
                     "use pool {}: its servers are gone, and what it held; 'weir down {}' clears it away",
@@ -87,7 +94,7 @@ impl Access {
 }
 
 /// Makes servers that were started into a pool.
-pub(crate) fn form(access: &Access, name: &str, options: &args::Servers) -> Outcome<()> {
+pub(crate) fn form(access: &Access, name: &str, options: &args::Servers) -> Outcome<Formed> {
     let form = FormOptions {
         name: name.to_owned(),
         owner_uid: nix::unistd::Uid::effective().as_raw(),
@@ -95,8 +102,13 @@ pub(crate) fn form(access: &Access, name: &str, options: &args::Servers) -> Outc
         stripe_size: options.stripe_size,
         stripe_count: options.stripe_count,
     };
-    weir_client::form(&access.servers, &access.secret()?, &form, &access.options())?;
-    Ok(())
+    Ok(weir_client::form(&access.servers, &access.secret()?, &form, &access.options())?)
+}
+
+/// Makes servers that came back into the pool that they were.
+pub(crate) fn form_again(access: &Access, formed: &Formed) -> Outcome<Formed> {
+    let options = access.options();
+    Ok(weir_client::form_again(&access.servers, &access.secret()?, formed, &options)?)
 }
 
 /// A pool and who asks.
@@ -204,6 +216,11 @@ impl Store {
     pub(crate) fn set_mode(&self, ino: Ino, mode: u32) -> Result<()> {
         let changes = Changes { mode: Some(mode), ..Changes::default() };
         self.pool.run(self.pool.fs().change(&self.who, ino, changes)).map(drop)
+    }
+
+    /// Makes what was written last as long as the pool can.
+    pub(crate) fn sync(&self, file: &File) -> Result<()> {
+        self.pool.run(file.sync())
     }
 
     pub(crate) fn close(&self, file: &File) -> Result<()> {

@@ -5,6 +5,7 @@
 
 use crate::args;
 use crate::failure::{Failure, Outcome, print, status};
+use crate::kept::Keeping;
 use crate::sys::{self, Process, Signals};
 use crate::{size, state};
 use nix::sys::signal::Signal;
@@ -33,6 +34,16 @@ struct Ready {
     pid: u32,
 }
 
+/// What a server says while it comes back to what it had.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Coming {
+    /// Data or metadata.
+    pub(crate) what: String,
+    /// Of so many bytes so many have been read.
+    pub(crate) done: u64,
+    pub(crate) all: u64,
+}
+
 /// Servers to start or to use: all that can be checked before anything is started is.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Plan {
@@ -42,6 +53,8 @@ pub(crate) struct Plan {
     disks: Vec<String>,
     metadata_memory: Option<u64>,
     pub(crate) timing: Timing,
+    /// Of a pool that lasts.
+    keeping: Option<Keeping>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -84,6 +97,7 @@ impl Plan {
             disks: Vec::new(),
             metadata_memory: options.metadata_memory,
             timing: options.times.timing()?,
+            keeping: None,
         };
         if let Some(file) = &options.hosts {
             let hosts = read_hosts(file, if options.ssh.is_some() { 0 } else { PORT })?;
@@ -144,6 +158,36 @@ impl Plan {
             enough_memory(plan.memory, plan.disks.len())?;
         }
         Ok(plan)
+    }
+
+    /// Makes it the plan of a pool that lasts.
+    pub(crate) fn keep(&mut self, directory: &Path) -> Outcome<()> {
+        let local = matches!(self.place, Where::Here { .. });
+        if local {
+            std::fs::create_dir_all(directory)
+                .map_err(|error| Failure::system("make directory", directory.display(), error))?;
+        } else if !directory.is_absolute() {
+            return Err(Failure::usage(format!(
+                "--kept {}: on other hosts it must be an absolute path",
+                directory.display()
+            )));
+        }
+        let directory = if local { directory.canonicalize() } else { Ok(directory.to_owned()) };
+        let directory = directory.map_err(|error| Failure::system("keep in", "DIR", error))?;
+        self.keeping = Some(Keeping { directory, back: false });
+        Ok(())
+    }
+
+    /// The same servers once more, which come back to what they had.
+    pub(crate) fn back(mut self) -> Plan {
+        if let Some(keeping) = &mut self.keeping {
+            keeping.back = true;
+        }
+        self
+    }
+
+    pub(crate) fn keeping(&self) -> Option<&Keeping> {
+        self.keeping.as_ref()
     }
 
     fn metadata(&self) -> u64 {
@@ -353,6 +397,7 @@ impl Fleet {
         logs: &Path,
         log_level: &str,
         signals: &Signals,
+        coming: &mut dyn FnMut(usize, Coming),
     ) -> Outcome<Fleet> {
         let mut fleet = Fleet { addresses: Vec::new(), members: Vec::new() };
         let commands: Vec<(Command, Option<String>)> = match &plan.place {
@@ -388,13 +433,18 @@ impl Fleet {
             if let Some(listen) = &listen {
                 command.args(["--listen", listen]);
             }
+            if let Some(keeping) = &plan.keeping {
+                command.arg("--kept").arg(keeping.of_server(index));
+                command.args(keeping.back.then_some("--back"));
+                command.args((index == 0).then_some("--names"));
+            }
             let member = Member::spawn(command, secret, logs.join(format!("server-{index}.log")))
                 .map_err(|failure| failure.with_status(status::UNAVAILABLE))?;
             fleet.members.push(member);
         }
-        let until = Instant::now() + START_LIMIT;
         for index in 0..fleet.members.len() {
-            match fleet.members[index].listening(until, signals) {
+            let result = fleet.members[index].listening(signals, &mut |word| coming(index, word));
+            match result {
                 Ok(address) => fleet.addresses.push(address),
                 Err(cause) => {
                     if let Some(signal) = sys::interrupted() {
@@ -507,7 +557,12 @@ impl Member {
     }
 
     /// Waits until it says where it listens.
-    fn listening(&mut self, until: Instant, signals: &Signals) -> Result<String, String> {
+    fn listening(
+        &mut self,
+        signals: &Signals,
+        coming: &mut dyn FnMut(Coming),
+    ) -> Result<String, String> {
+        let mut until = Instant::now() + START_LIMIT;
         let mut said = Vec::new();
         let Some(output) = self.child.stdout.as_mut() else { return Err("no output".into()) };
         loop {
@@ -536,7 +591,14 @@ impl Member {
                 }
                 Ok(count) => said.extend_from_slice(&bytes[..count]),
             }
-            if let Some(end) = said.iter().position(|&byte| byte == b'\n') {
+            while let Some(end) = said.iter().position(|&byte| byte == b'\n') {
+                if let Ok(word) = serde_json::from_slice::<Coming>(&said[..end]) {
+                    // However much it has to read: as long as it gets on, it is waited for.
+                    until = Instant::now() + START_LIMIT;
+                    coming(word);
+                    said.drain(..=end);
+                    continue;
+                }
                 return match serde_json::from_slice::<Ready>(&said[..end]) {
                     Ok(ready) => Ok(ready.address),
                     Err(_) => Err(format!(
@@ -588,7 +650,7 @@ pub(crate) fn serve(options: &args::Server) -> Outcome<u8> {
     if !options.disk.is_empty() {
         enough_memory(options.memory, targets)?;
     }
-    let server = weir_server::Server::start(weir_server::ServerOptions {
+    let server_options = weir_server::ServerOptions {
         listen: options.listen.clone(),
         memory: vec![options.memory / targets as u64; targets],
         disks: options.disk.clone(),
@@ -598,7 +660,23 @@ pub(crate) fn serve(options: &args::Server) -> Outcome<u8> {
         secret,
         threads: options.threads,
         timing: options.times.timing()?,
-    })?;
+    };
+    let server = match &options.kept {
+        None => weir_server::Server::start(server_options)?,
+        Some(directory) => {
+            let kept = weir_server::KeptOptions {
+                directory: directory.clone(),
+                names: options.names,
+                back: options.back,
+            };
+            weir_server::Server::start_kept(server_options, &kept, &mut |what, done, all| {
+                let word = Coming { what: what.to_owned(), done, all };
+                // If nobody listens any more, the tether tells soon.
+                let line = serde_json::to_string(&word).unwrap_or_default();
+                let _ = print(format_args!("{line}\n"));
+            })?
+        }
+    };
     let ready = Ready { address: server.address().to_string(), pid: std::process::id() };
     let line = serde_json::to_string(&ready)
         .map_err(|error| Failure::system("print", "address", error))?;

@@ -1,6 +1,7 @@
 //! What is known of pools on this machine: `~/.weir/pools/NAME/` with `pool.json` and `secret`.
 
 use crate::failure::{Failure, Outcome};
+use crate::kept::KeptFile;
 use crate::sys::{self, Process};
 use nix::unistd::Uid;
 use serde::{Deserialize, Serialize};
@@ -146,6 +147,9 @@ impl PoolDirectory {
             let directory = PoolDirectory::of(name)?;
             return match directory.path.join("pool.json").exists() {
                 true => Ok(directory),
+                false if KeptFile::is_in(&directory.path) => Err(Failure::say(format!(
+                    "find pool {name}: it is down; 'weir up {name}' brings it back"
+                ))),
                 false => Err(Failure::say(format!(
                     "find pool {name}: there is none; 'weir status' lists pools, 'weir up {name}' makes it"
                 ))),
@@ -281,7 +285,7 @@ impl PoolDirectory {
     }
 
     /// Whole or not at all, and for our eyes only.
-    fn store(&self, name: &str, bytes: &[u8]) -> Outcome<()> {
+    pub(crate) fn store(&self, name: &str, bytes: &[u8]) -> Outcome<()> {
         let path = self.path.join(name);
         let fresh = self.path.join(format!(".{name}.{}", std::process::id()));
         let write = || {
@@ -297,15 +301,27 @@ impl PoolDirectory {
         write().map_err(|error| Failure::system("write", path.display(), error))
     }
 
-    /// Removes the directory and what we put there: nothing else.
+    /// Removes the directory and what we put there: nothing else. Of a kept pool what is needed to
+    /// find it again stays.
     pub(crate) fn clear(&self) {
+        self.remove(KeptFile::is_in(&self.path));
+    }
+
+    /// Removes the directory, of a kept pool too.
+    pub(crate) fn forget(&self) {
+        self.remove(false);
+    }
+
+    fn remove(&self, kept: bool) {
         for entry in std::fs::read_dir(&self.path).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            let ours = ["pool.json", "secret", "lock"].contains(&&*name)
+            let ours = ["pool.json", "lock"].contains(&&*name)
+                || (!kept && ["secret", "kept.json"].contains(&&*name))
                 || name.ends_with(".log")
                 || name.starts_with(".pool.json.")
                 || name.starts_with(".secret.")
+                || name.starts_with(".kept.json.")
                 || name.starts_with("board-");
             if ours {
                 let _ = std::fs::remove_file(entry.path());

@@ -27,4 +27,6 @@ mod net;
 mod pool;
 
 pub use net::Net;
-pub use pool::{ConnectOptions, FormOptions, Pool, PoolAddress, STRIPE_SIZE_DEFAULT, form};
+pub use pool::{
+    ConnectOptions, FormOptions, Formed, Pool, PoolAddress, STRIPE_SIZE_DEFAULT, form, form_again,
+};

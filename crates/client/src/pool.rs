@@ -13,7 +13,7 @@ use weir_core::error::{Code, Error, Result};
 use weir_core::fs::{Fs, FsOptions};
 use weir_core::layout::{STRIPE_SIZE_MAX, STRIPE_SIZE_MIN};
 use weir_core::session::Identity;
-use weir_core::types::{ClientId, ServerIndex, TargetId};
+use weir_core::types::{ClientId, Incarnation, ServerIndex, TargetId};
 use weir_core::wire::control::{
     ControlReply, ControlRequest, Description, Formation, PoolMap, ServerEntry, ServerStatus,
     TargetEntry,
@@ -298,13 +298,22 @@ pub struct FormOptions {
     pub stripe_count: u32,
 }
 
+/// What a pool was formed with: who keeps it can form the same pool of the same servers again.
+#[derive(Clone, Serialize, Deserialize)]
+pub struct Formed {
+    /// Who is in it.
+    pub map: PoolMap,
+    /// The key of capabilities: no less a secret than the pool's own.
+    pub key: [u8; 32],
+}
+
 /// Makes servers into a pool: the first of them holds the metadata.
 pub fn form(
     addresses: &[String],
     secret: &Secret,
     form: &FormOptions,
     options: &ConnectOptions,
-) -> Result<PoolMap> {
+) -> Result<Formed> {
     let stripe_ok = (STRIPE_SIZE_MIN..=STRIPE_SIZE_MAX).contains(&form.stripe_size)
         && form.stripe_size.is_multiple_of(STRIPE_SIZE_MIN);
     if !stripe_ok {
@@ -315,23 +324,10 @@ pub fn form(
         .on("form pool", &form.name));
     }
     let fs = strangers(addresses, secret, options)?;
-    let ask = |index: usize, request: ControlRequest| {
-        let name = &addresses[index];
-        fs.rpc()
-            .run(fs.control(ServerIndex(index as u16), request))
-            .map_err(|error| error.on("form pool with", name))
-    };
     let mut servers = Vec::new();
     let mut next_target = 0;
     for (index, address) in addresses.iter().enumerate() {
-        let Description { targets, formed, .. } = match ask(index, ControlRequest::Describe)? {
-            ControlReply::Description(description) => description,
-            other => return Err(protocol(format!("answer of another kind: {other:.60?}"))),
-        };
-        if formed {
-            let cause = "it belongs to a pool already; stop it and start it anew";
-            return Err(Error::because(Code::Exists, cause).on("form pool with", address));
-        }
+        let targets = describe(&fs, index, address)?;
         let targets = targets
             .into_iter()
             .map(|(incarnation, memory)| {
@@ -353,15 +349,76 @@ pub fn form(
         stripe_size: form.stripe_size,
         stripe_count: form.stripe_count,
     };
-    let key: [u8; 32] = random()?;
+    let formed = Formed { map, key: random()? };
     for index in 0..addresses.len() {
-        let server = ServerIndex(index as u16);
-        let connection = fs.rpc().connection_key(server).ok_or_else(|| {
-            Error::because(Code::ServerLost, "connection broke").on("form pool", &form.name)
-        })?;
-        let capability_key = connection.seal(&key);
-        let formation = Formation { map: map.clone(), index: server, capability_key };
-        ask(index, ControlRequest::Form(Box::new(formation)))?;
+        adopt(&fs, &formed, index)?;
     }
-    Ok(map)
+    Ok(formed)
+}
+
+/// Makes servers that came back into the pool that they were, at the addresses that they have now.
+///
+/// # Errors
+/// [`Code::Invalid`] if a server is not the one that it was: its target has another incarnation.
+pub fn form_again(
+    addresses: &[String],
+    secret: &Secret,
+    formed: &Formed,
+    options: &ConnectOptions,
+) -> Result<Formed> {
+    let mut formed = formed.clone();
+    formed.map.epoch += 1;
+    if addresses.len() != formed.map.servers.len() {
+        let cause = format!("{} servers, of {}", addresses.len(), formed.map.servers.len());
+        return Err(Error::because(Code::Invalid, cause).on("form pool", &formed.map.name));
+    }
+    let fs = strangers(addresses, secret, options)?;
+    for (index, (address, entry)) in addresses.iter().zip(&mut formed.map.servers).enumerate() {
+        check_back(&describe(&fs, index, address)?, entry, address)?;
+        entry.address.clone_from(address);
+    }
+    for index in 0..addresses.len() {
+        adopt(&fs, &formed, index)?;
+    }
+    Ok(formed)
+}
+
+fn check_back(targets: &[(Incarnation, u64)], entry: &ServerEntry, address: &str) -> Result<()> {
+    let known: Vec<_> = entry.targets.iter().map(|it| (it.incarnation, it.memory)).collect();
+    match targets == known {
+        true => Ok(()),
+        false => Err(Error::because(
+            Code::Invalid,
+            "its disks are not those that this server of the pool had, or its memory is another",
+        )
+        .on("form pool with", address)),
+    }
+}
+
+/// Asks a server that belongs to no pool yet what it has.
+fn describe(fs: &Fs<Net>, index: usize, address: &str) -> Result<Vec<(Incarnation, u64)>> {
+    let ask = fs.control(ServerIndex(index as u16), ControlRequest::Describe);
+    let reply = fs.rpc().run(ask).map_err(|error| error.on("form pool with", address))?;
+    let ControlReply::Description(Description { targets, formed, .. }) = reply else {
+        return Err(protocol(format!("answer of another kind: {reply:.60?}")));
+    };
+    if formed {
+        let cause = "it belongs to a pool already; stop it and start it anew";
+        return Err(Error::because(Code::Exists, cause).on("form pool with", address));
+    }
+    Ok(targets)
+}
+
+fn adopt(fs: &Fs<Net>, formed: &Formed, index: usize) -> Result<()> {
+    let server = ServerIndex(index as u16);
+    let connection = fs.rpc().connection_key(server).ok_or_else(|| {
+        Error::because(Code::ServerLost, "connection broke").on("form pool", &formed.map.name)
+    })?;
+    let capability_key = connection.seal(&formed.key);
+    let formation = Formation { map: formed.map.clone(), index: server, capability_key };
+    let address = &formed.map.servers[index].address;
+    fs.rpc()
+        .run(fs.control(server, ControlRequest::Form(Box::new(formation))))
+        .map(drop)
+        .map_err(|error| error.on("form pool with", address))
 }

@@ -3,14 +3,17 @@
 
 mod disk;
 mod driver;
+mod kept;
 mod memory;
 pub mod meta;
 
 use disk::{Backing, Driven};
 pub use disk::{DISK_BYTES_MIN, DiskOptions, Engine, free};
 use driver::{Clock, Door, Loop, Shared};
+use kept::Kept;
+pub use kept::{KeptOptions, Progress, Scrubbed, scrub};
 use memory::MappedMemory;
-use meta::{LmdbOptions, LmdbStore};
+use meta::{JournalThread, LmdbOptions, LmdbStore};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,6 +56,8 @@ pub struct Server {
     address: SocketAddr,
     shared: Arc<Shared>,
     threads: Mutex<Vec<JoinHandle<std::io::Result<()>>>>,
+    /// Of a server whose content outlives it: what writes it down, and its lock.
+    kept: Mutex<Option<(Vec<JournalThread>, std::fs::File)>>,
 }
 
 fn random() -> Result<u64> {
@@ -82,9 +87,44 @@ fn usage() -> Usage {
     }
 }
 
+/// Runs a future to its end on this thread.
+fn wait_for<T>(future: impl Future<Output = T>) -> T {
+    struct Unpark(std::thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(std::thread::current())).into();
+    let mut context = std::task::Context::from_waker(&waker);
+    let mut future = std::pin::pin!(future);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(value) => return value,
+            std::task::Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
 impl Server {
     /// Starts a server that belongs to no pool yet (see `weir_client::form`).
     pub fn start(options: ServerOptions) -> Result<Server> {
+        Server::start_with(options, None)
+    }
+
+    /// Starts a server whose content outlives it. It has one target, of the memory stated first; if it comes
+    /// back, `progress` is told how far it is.
+    pub fn start_kept(
+        options: ServerOptions,
+        kept: &KeptOptions,
+        progress: Progress<'_>,
+    ) -> Result<Server> {
+        let memory = options.memory.first().copied().unwrap_or(0);
+        let kept = Kept::open(kept, memory, options.metadata_memory, progress)?;
+        Server::start_with(ServerOptions { memory: Vec::new(), ..options }, Some(kept))
+    }
+
+    fn start_with(options: ServerOptions, kept: Option<Kept>) -> Result<Server> {
         let trouble = |error: std::io::Error| {
             let code = match error.kind() {
                 std::io::ErrorKind::AddrInUse => Code::InUse,
@@ -118,7 +158,15 @@ impl Server {
             });
             disks.push(driven);
         }
+        let mut prepared = Vec::new();
+        let mut names = None;
+        let kept = kept.map(|kept| {
+            prepared.push(kept.target);
+            names = kept.store;
+            (kept.threads, kept._label)
+        });
         let store: Box<dyn MetaStore> = match options.metadata_dir.clone() {
+            _ if names.is_some() => names.expect("looked at"),
             None => Box::new(MemoryStore::new(options.metadata_memory)),
             // A scratch pool does not outlive its servers: no commit waits for the disk.
             Some(path) => Box::new(LmdbStore::open(&LmdbOptions {
@@ -133,6 +181,7 @@ impl Server {
             secret: options.secret.clone(),
             timing: options.timing.clone(),
             targets,
+            prepared,
             store,
             description: (env!("CARGO_PKG_VERSION").to_owned(), std::process::id(), host()),
             usage: Box::new(usage),
@@ -156,7 +205,7 @@ impl Server {
                 .map_err(trouble)?;
             threads.push(thread);
         }
-        Ok(Server { address, shared, threads: Mutex::new(threads) })
+        Ok(Server { address, shared, threads: Mutex::new(threads), kept: Mutex::new(kept) })
     }
 
     /// Where it listens.
@@ -175,6 +224,12 @@ impl Server {
                 Ok(Err(error)) => return Err(failed(error.to_string())),
                 Err(_) => return Err(failed("an event loop panicked".to_owned())),
             }
+        }
+        // Nobody is served any more: what is left is written down.
+        if self.kept.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+            wait_for(self.shared.service.save()).map_err(|error| {
+                error.on("save", "what was written last").so("some of it may be lost")
+            })?;
         }
         Ok(())
     }

@@ -130,8 +130,14 @@ impl<'a> Run<'a> {
             run.start_alone(wishes)?;
         }
         run.note(format_args!("starting {}", wishes.plan.describe()));
-        let fleet =
-            Fleet::start(&wishes.plan, &run.secret, &run.directory.path, "warn", &run.signals)?;
+        let fleet = Fleet::start(
+            &wishes.plan,
+            &run.secret,
+            &run.directory.path,
+            "warn",
+            &run.signals,
+            &mut |_, _| (),
+        )?;
         run.pool_file.servers.clone_from(&fleet.addresses);
         run.pool_file.processes = fleet.processes();
         run.fleet = Some(fleet);

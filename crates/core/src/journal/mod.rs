@@ -22,7 +22,7 @@ mod tests;
 pub mod twin;
 mod writer;
 
-pub use open::{create, open};
+pub use open::{check, create, open};
 pub use writer::Writer;
 
 use crate::error::{Code, Error, Result};

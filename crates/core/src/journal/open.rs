@@ -50,7 +50,29 @@ fn fresh<M: Medium>(medium: M, options: &Options, superblock: Superblock) -> Wri
 /// # Errors
 /// [`Code::Damaged`] if there is none, or what was synced is not there any more; [`Code::Version`],
 /// [`Code::Invalid`] for one of another format or owner; what the sink or the medium say.
-pub fn open<M: Medium>(mut medium: M, options: &Options, sink: &mut dyn Sink) -> Result<Writer<M>> {
+pub fn open<M: Medium>(medium: M, options: &Options, sink: &mut dyn Sink) -> Result<Writer<M>> {
+    let (mut writer, life) = read(medium, options, sink)?;
+    // What a crash left behind the end is of an older life than what comes there next.
+    let superblock = writer.superblock;
+    let generation = superblock.generation + 1;
+    writer.put(Superblock { generation, life: life + 1, ..superblock })?;
+    Ok(writer)
+}
+
+/// Reads a journal as [`open`] does, and changes nothing.
+///
+/// # Errors
+/// As [`open`].
+pub fn check<M: Medium>(medium: M, options: &Options, sink: &mut dyn Sink) -> Result<()> {
+    read(medium, options, sink).map(drop)
+}
+
+/// Gives the newest life that there is, too.
+fn read<M: Medium>(
+    mut medium: M,
+    options: &Options,
+    sink: &mut dyn Sink,
+) -> Result<(Writer<M>, u64)> {
     let superblock = read_superblock(&mut medium, options)?;
     let mut writer = fresh(medium, options, superblock);
     let mut reader = Reader::scan(&mut writer)?;
@@ -66,11 +88,7 @@ pub fn open<M: Medium>(mut medium: M, options: &Options, sink: &mut dyn Sink) ->
     let used: BTreeSet<u64> =
         writer.snapshot.iter().copied().chain(writer.log.iter().map(|&(_, index)| index)).collect();
     writer.space.free = (0..writer.space.count).filter(|index| !used.contains(index)).collect();
-    // What a crash left behind the end is of an older life than what comes there next.
-    let generation = superblock.generation + 1;
-    let life = superblock.life.max(reader.life) + 1;
-    writer.put(Superblock { generation, life, ..superblock })?;
-    Ok(writer)
+    Ok((writer, superblock.life.max(reader.life)))
 }
 
 fn damaged(cause: impl Into<String>) -> Error {
@@ -147,7 +165,7 @@ impl Reader {
 
     fn snapshot<M: Medium>(&mut self, writer: &mut Writer<M>, sink: &mut dyn Sink) -> Result<()> {
         let Superblock { snapshot: id, snapshot_segments, snapshot_frames, .. } = writer.superblock;
-        let mut frames = 0;
+        let (mut frames, mut end) = (0, 0);
         for number in 0..snapshot_segments {
             let Some(&(life, index)) = self.segments.get(&(id, number)) else {
                 return Err(damaged(format!("segment {number} of snapshot {id} is gone")));
@@ -162,13 +180,14 @@ impl Reader {
                 frames += 1;
                 at += frame_bytes(payload.len());
             }
+            end = offset_of(writer.superblock.segment_bytes, index) + at as u64;
             writer.snapshot.push(index);
             self.advance(writer, sink);
         }
         match frames == snapshot_frames {
             true => Ok(()),
             false => Err(damaged(format!(
-                "frame {frames} of {snapshot_frames} of snapshot {id} does not match its checksum"
+                "frame {frames} of {snapshot_frames} of snapshot {id}, at offset {end} or behind, does not match its checksum"
             ))),
         }
     }

@@ -12,8 +12,8 @@ use weir_core::journal::{Journal, Medium, Source, Writer};
 
 /// What nobody waits for is written so much later: what a crash may take of it.
 pub const DELAY: Duration = Duration::from_millis(100);
-/// The file grows by so much at a time, so that a sync seldom has its length to write too: bytes.
-const GROWTH_BYTES: u64 = 16 << 20;
+/// The file grows by so much at a time: bytes.
+const GROWTH_BYTES: u64 = 4 << 20;
 
 /// A file as a journal's medium.
 #[derive(Debug)]
@@ -53,8 +53,20 @@ impl FileMedium {
     /// # Errors
     /// If it is not, or cannot be opened.
     pub fn open(path: &Path) -> Result<FileMedium> {
+        FileMedium::open_as(path, true)
+    }
+
+    /// Opens one that is there, to look at it.
+    ///
+    /// # Errors
+    /// If it is not, or cannot be opened.
+    pub fn open_to_read(path: &Path) -> Result<FileMedium> {
+        FileMedium::open_as(path, false)
+    }
+
+    fn open_as(path: &Path, write: bool) -> Result<FileMedium> {
         let open = || {
-            let file = File::options().read(true).write(true).open(path)?;
+            let file = File::options().read(true).write(write).open(path)?;
             let length = file.metadata()?.len();
             Ok((file, length))
         };
@@ -81,10 +93,14 @@ impl Medium for FileMedium {
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         let end = offset + bytes.len() as u64;
         if end > self.length {
+            // Blocks that have been written are overwritten by a sync of data alone; fresh ones cost
+            // the file system a sync of its own books each time.
             let length = end.next_multiple_of(GROWTH_BYTES);
-            // Where the file system cannot, the write itself makes the room.
-            let made = allocate(&self.file, self.length, length - self.length);
-            self.length = if made { length } else { end };
+            let zeros = vec![0; (length - self.length) as usize];
+            let grown = self.file.write_all_at(&zeros, self.length);
+            let grown = grown.and_then(|()| self.file.sync_all());
+            grown.map_err(|error| trouble(&self.path, "write journal", &error))?;
+            self.length = length;
         }
         self.file
             .write_all_at(bytes, offset)
@@ -98,12 +114,6 @@ impl Medium for FileMedium {
     fn length(&mut self) -> Result<u64> {
         Ok(self.length)
     }
-}
-
-fn allocate(file: &File, offset: u64, length: u64) -> bool {
-    use std::os::fd::AsRawFd;
-    // SAFETY: a system call on a descriptor that `file` keeps open.
-    unsafe { libc::fallocate(file.as_raw_fd(), 0, offset as i64, length as i64) == 0 }
 }
 
 #[derive(Default)]

@@ -7,7 +7,7 @@
 //! A record: the commit's number (8 bytes), how many puts (4), each a key and a value with their
 //! lengths in front (4 each), how many deletes (4), each a key with its length. Little-endian.
 
-use super::memory::MemoryStore;
+use super::memory::{MemoryStore, Pair};
 use super::store::{Answer, Batch, Item, MetaStore, Outcome, Usage, Versioned};
 use crate::error::{Code, Error, Result};
 use crate::journal::{self, Journal, Medium, Options, Sink, Source, Writer};
@@ -152,18 +152,34 @@ struct Restore<'a> {
     progress: &'a mut dyn FnMut(u64, u64),
 }
 
+/// A commit's number, puts and deletes.
+type Record = (u64, Vec<Pair>, Vec<Vec<u8>>);
+
+fn parse(record: &[u8]) -> Result<Record> {
+    let mut parser = Parser(record);
+    let commit = u64::from_le_bytes(parser.take(8)?.try_into().expect("8 bytes"));
+    let mut puts = Vec::new();
+    for _ in 0..parser.count()? {
+        puts.push((parser.bytes()?, parser.bytes()?));
+    }
+    let mut deletes = Vec::new();
+    for _ in 0..parser.count()? {
+        deletes.push(parser.bytes()?);
+    }
+    Ok((commit, puts, deletes))
+}
+
+/// Whether a record of the metadata's journal makes sense.
+///
+/// # Errors
+/// If it does not.
+pub fn check_record(record: &[u8]) -> Result<()> {
+    parse(record).map(drop)
+}
+
 impl Sink for Restore<'_> {
     fn record(&mut self, record: &[u8]) -> Result<()> {
-        let mut parser = Parser(record);
-        let commit = u64::from_le_bytes(parser.take(8)?.try_into().expect("8 bytes"));
-        let mut puts = Vec::new();
-        for _ in 0..parser.count()? {
-            puts.push((parser.bytes()?, parser.bytes()?));
-        }
-        let mut deletes = Vec::new();
-        for _ in 0..parser.count()? {
-            deletes.push(parser.bytes()?);
-        }
+        let (commit, puts, deletes) = parse(record)?;
         self.map.restore(commit, puts, &deletes);
         Ok(())
     }

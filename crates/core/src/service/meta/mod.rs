@@ -24,7 +24,7 @@ mod records;
 pub mod store;
 mod txn;
 
-pub use journaled::JournaledStore;
+pub use journaled::{JournaledStore, check_record};
 pub use live::{GARBAGE_RETRY_MS, HANDLES_MAX, HANDLES_PER_CLIENT_MAX};
 pub use memory::MemoryStore;
 pub use names::LINKS_MAX;

@@ -353,6 +353,22 @@ impl<'a> Parser<'a> {
     }
 }
 
+/// Whether a record of a target's journal makes sense: how many chunks and bytes are in it.
+///
+/// # Errors
+/// If it does not.
+pub fn check_record(record: &[u8]) -> Result<(u64, u64)> {
+    let (mut chunks, mut length) = (0, 0);
+    let mut parser = Parser(record);
+    while let Some(entry) = parser.entry()? {
+        if let Entry::Chunk { bytes, .. } = entry {
+            chunks += 1;
+            length += bytes.len() as u64;
+        }
+    }
+    Ok((chunks, length))
+}
+
 fn damaged() -> Error {
     Error::because(Code::Damaged, "a record of the target's journal does not parse")
 }

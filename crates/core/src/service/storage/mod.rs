@@ -32,7 +32,7 @@ mod write;
 
 pub use arena::CHUNK_BYTES;
 pub use flow::{DiskCounters, DiskStatus};
-pub use kept::Restore;
+pub use kept::{Restore, check_record};
 pub use memory::{HeapMemory, Memory};
 pub use read::{ReadTicket, Reading};
 pub use write::{Turn, WriteTicket};

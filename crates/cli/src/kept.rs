@@ -1,0 +1,180 @@
+//! Pools that last: what is known of them while they are down.
+
+use crate::args;
+use crate::failure::{Failure, Outcome, print, status, tell};
+use crate::servers::Plan;
+use crate::size;
+use crate::state::{PoolDirectory, Standing};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use weir_client::Formed;
+
+/// `kept.json`, beside the pool's secret and for the same eyes only: it holds the key of
+/// capabilities.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct KeptFile {
+    /// Of this file.
+    format: u32,
+    /// With what its servers are started.
+    pub(crate) plan: Plan,
+    /// Who they are, and for which pool. None: it was never whole.
+    pub(crate) formed: Formed,
+}
+
+const FORMAT: u32 = 1;
+const NAME: &str = "kept.json";
+
+/// Where the servers of a kept pool keep it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Keeping {
+    /// Each server has a directory of its own in it.
+    pub(crate) directory: PathBuf,
+    /// Whether everything is there already.
+    pub(crate) back: bool,
+}
+
+impl Keeping {
+    /// Server `index`'s directory.
+    pub(crate) fn of_server(&self, index: usize) -> PathBuf {
+        self.directory.join(format!("server-{index}"))
+    }
+}
+
+impl KeptFile {
+    pub(crate) fn new(plan: Plan, formed: Formed) -> KeptFile {
+        KeptFile { format: FORMAT, plan, formed }
+    }
+
+    /// Whether a pool's directory is a kept pool's.
+    pub(crate) fn is_in(directory: &Path) -> bool {
+        directory.join(NAME).exists()
+    }
+
+    pub(crate) fn read(directory: &PoolDirectory) -> Outcome<KeptFile> {
+        let path = directory.path.join(NAME);
+        let text = std::fs::read_to_string(&path)
+            .map_err(|error| Failure::system("read", path.display(), error))?;
+        let file: KeptFile = serde_json::from_str(&text)
+            .map_err(|error| Failure::system("read", path.display(), error))?;
+        match file.format {
+            FORMAT => Ok(file),
+            other => Err(Failure::say(format!(
+                "read {}: format {other}, this program knows {FORMAT}",
+                path.display()
+            ))),
+        }
+    }
+
+    pub(crate) fn write(&self, directory: &PoolDirectory) -> Outcome<()> {
+        let text =
+            serde_json::to_vec(self).map_err(|error| Failure::system("write", NAME, error))?;
+        directory.store(NAME, &text)?;
+        // Without it nobody finds what the servers' disks hold.
+        let synced =
+            std::fs::File::open(directory.path.join(NAME)).and_then(|file| file.sync_all());
+        let synced = synced
+            .and_then(|()| std::fs::File::open(directory.path.join("secret"))?.sync_all())
+            .and_then(|()| std::fs::File::open(&directory.path)?.sync_all());
+        synced.map_err(|error| Failure::system("sync", directory.path.display(), error))
+    }
+
+    /// The kept pool of this name, if there is one and it is down.
+    ///
+    /// # Errors
+    /// If it is up already.
+    pub(crate) fn find(name: &str) -> Outcome<Option<(PoolDirectory, KeptFile)>> {
+        let directory = PoolDirectory::of(name)?;
+        if !KeptFile::is_in(&directory.path) {
+            return Ok(None);
+        }
+        match directory.read().map(|file| file.standing()) {
+            Ok(Standing::Up) => Err(Failure::say(format!(
+                "bring pool {name} back: it is up already; 'weir down {name}' ends it"
+            ))),
+            Ok(Standing::Forming) => {
+                Err(Failure::say(format!("bring pool {name} back: another weir is doing it")))
+            }
+            _ => KeptFile::read(&directory).map(|file| Some((directory, file))),
+        }
+    }
+
+    /// Removes what the servers of a kept pool have on this machine: nothing else.
+    pub(crate) fn destroy(&self) -> Outcome<()> {
+        let Some(keeping) = self.plan.keeping() else { return Ok(()) };
+        for index in 0..self.formed.map.servers.len() {
+            let directory = keeping.of_server(index);
+            for name in ["target", "data", "metadata"] {
+                match std::fs::remove_file(directory.join(name)) {
+                    Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                        let path = directory.join(name);
+                        return Err(Failure::new(
+                            status::UNAVAILABLE,
+                            format!("remove {}: {error}; the rest was left alone", path.display()),
+                        ));
+                    }
+                    _ => {}
+                }
+            }
+            let _ = std::fs::remove_dir(&directory);
+        }
+        Ok(())
+    }
+}
+
+/// `weir scrub`.
+pub(crate) fn scrub(options: &args::Scrub) -> Outcome<u8> {
+    let name = &options.name;
+    let Some((_, kept)) = KeptFile::find(name).map_err(|_| {
+        Failure::say(format!("scrub pool {name}: it is up; 'weir down {name}' first"))
+    })?
+    else {
+        return Err(Failure::say(format!("scrub pool {name}: there is no kept pool of that name")));
+    };
+    let Some(keeping) = kept.plan.keeping() else { return Ok(0) };
+    let mut servers = Vec::new();
+    let mut bad = false;
+    for index in 0..kept.formed.map.servers.len() {
+        let directory = keeping.of_server(index);
+        let mut told = Instant::now();
+        let progress = &mut |what: &str, done: u64, all: u64| {
+            if told.elapsed() > Duration::from_secs(1) {
+                told = Instant::now();
+                let share = 100 * done / all.max(1);
+                tell(format_args!("server {index}, {what}: {share} %"));
+            }
+        };
+        let found = weir_server::scrub(&directory, index == 0, progress);
+        let (found, errors) = match found {
+            Ok(found) => {
+                let texts = found.errors.iter();
+                let texts = texts.map(|(path, error)| format!("{}: {error}", path.display()));
+                let texts: Vec<String> = texts.collect();
+                (found, texts)
+            }
+            Err(error) => (weir_server::Scrubbed::default(), vec![error.to_string()]),
+        };
+        bad |= !errors.is_empty();
+        if !options.json {
+            print(format_args!(
+                "server {index}: {} in {} records verified, {} errors\n",
+                size::show(found.bytes),
+                found.records,
+                errors.len()
+            ))?;
+            for error in &errors {
+                print(format_args!("  {error}\n"))?;
+            }
+        }
+        servers.push(serde_json::json!({
+            "server": index, "directory": directory, "records": found.records,
+            "bytes": found.bytes, "errors": errors,
+        }));
+    }
+    if options.json {
+        let json = serde_json::json!({ "name": name, "servers": servers });
+        print(format_args!("{json:#}\n"))?;
+    }
+    Ok(u8::from(bad))
+}
