@@ -264,8 +264,7 @@ impl Source for Walk {
         let (mut ino, mut index) = self.next.take()?;
         let state = self.target.lock();
         let mut entries = Entries::default();
-        loop {
-            let Some((&found, object)) = state.objects.range(ino..).next() else { break };
+        while let Some((&found, object)) = state.objects.range(ino..).next() {
             if found != ino {
                 (ino, index) = (found, 0);
             }
