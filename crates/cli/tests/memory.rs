@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::Place;
+use common::{Place, resident};
 use weir_client::{ConnectOptions, Pool, PoolAddress};
 use weir_core::error::{Code, Error};
 use weir_core::types::{Credentials, Ino};
@@ -11,16 +11,6 @@ use weir_core::wire::meta::{LayoutWish, OpenMode, Place as Where};
 
 const MEMORY: u64 = 128 << 20;
 const METADATA_MEMORY: u64 = 48 << 20;
-
-/// Anonymous and shared memory of a process: bytes.
-fn resident(pid: i32) -> u64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
-    let kib = |name: &str| -> u64 {
-        let line = status.lines().find(|line| line.starts_with(name)).expect("field");
-        line.split_whitespace().nth(1).expect("number").parse().expect("a number")
-    };
-    (kib("RssAnon:") + kib("RssShmem:")) * 1024
-}
 
 fn check(pid: i32, when: &str) {
     let limit = (MEMORY + METADATA_MEMORY) / 100 * 105 + (64 << 20);

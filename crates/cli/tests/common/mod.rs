@@ -258,3 +258,13 @@ pub(crate) fn noise(length: usize) -> Vec<u8> {
         })
         .collect()
 }
+
+/// Anonymous and shared memory of a process: bytes.
+pub(crate) fn resident(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    let kib = |name: &str| -> u64 {
+        let line = status.lines().find(|line| line.starts_with(name)).expect("field");
+        line.split_whitespace().nth(1).expect("number").parse().expect("a number")
+    };
+    (kib("RssAnon:") + kib("RssShmem:")) * 1024
+}
