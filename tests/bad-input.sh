@@ -53,14 +53,16 @@ head -c 5000001 /dev/urandom >"$work/file"
 "$weir" cp --verify "$work/file" weir:/kept 2>>"$work/up.log"
 
 cat >"$work/noise.py" <<'END'
-import os, random, socket, struct, sys, time
+import os, random, re, socket, struct, sys, time
 
 host, port = sys.argv[1].rsplit(":", 1)
 address = (host, int(port))
 seed = int.from_bytes(os.urandom(4), "little")
 print("seed", seed)
 chance = random.Random(seed)
-VERSION, BODY_MAX, PAYLOAD_MAX = 2, 512 * 1024, 8 * 1024 * 1024
+with open("docs/wire.md") as page:
+    VERSION = int(re.match(r"# The wire format, version (\d+)", page.readline())[1])
+BODY_MAX, PAYLOAD_MAX = 512 * 1024, 8 * 1024 * 1024
 
 
 def header(kind, body=0, payload=0, version=VERSION, slot=0, sequence=0):

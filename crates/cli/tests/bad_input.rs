@@ -24,7 +24,6 @@ fn the_command_line_is_checked() {
     );
     place.bad(&["run", "--transport", "shm", "true"], 2, &["--transport", "not in this build"]);
     place.bad(&["run", "--transport", "pigeon", "true"], 2, &["no such transport"]);
-    place.bad(&["run", "--disk", "/tmp", "true"], 2, &["--disk", "disk tier"]);
     place.bad(&["run", "--servers", "0", "true"], 2, &["--servers"]);
     place.bad(&["run", "--name", "a/b", "true"], 2, &["--name"]);
     place.bad(&["run"], 2, &["COMMAND"]);

@@ -5,7 +5,7 @@ use weir_sim::{Bug, Crowd, Mix, Plan, run};
 /// Seeds that every change must pass. The long run is `cargo run --release -p weir-sim`.
 const SEEDS: u64 = 100;
 /// A planted bug must show within so many of them.
-const BUG_SEEDS: u64 = 40;
+const BUG_SEEDS: u64 = 100;
 
 fn plan(seed: u64, mix: Option<Mix>, bug: Option<Bug>) -> Plan {
     Plan { seed, clients: 0, mix, bug, tells: false }
