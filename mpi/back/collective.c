@@ -9,6 +9,7 @@
  * Nobody asks when nobody needs to: the first collective access to a view tells all ranks whether any
  * of their views has small pieces at all.
  */
+#include "comm.h"
 #include "error.h"
 #include "represent.h"
 #include "transfer.h"
@@ -444,7 +445,7 @@ static MPI_Request *next_request(struct mail *mail)
 static void wait_for(struct mail *mail)
 {
     for (int i = 0; i < mail->count; i++) {
-        GENUINE(Wait)(&mail->requests[i], MPI_STATUS_IGNORE);
+        comm_wait(&mail->requests[i]);
     }
     mail->count = 0;
 }
@@ -517,7 +518,7 @@ static void exchange(struct together *all, struct round *round)
 {
     int64_t *told = round->sizes + 2 * all->ranks;
     bool write = all->access->write;
-    PMPI_Alltoall(round->sizes, 2, MPI_INT64_T, told, 2, MPI_INT64_T, all->comm);
+    comm_all_to_all(round->sizes, told, 2, MPI_INT64_T, all->comm);
     for (int i = 0; i < all->ranks; i++) {
         struct parcel *parcel = &round->in[i];
         int64_t runs = told[2 * i], bytes = told[2 * i + 1];
@@ -636,8 +637,8 @@ static void run_round(struct together *all, int64_t low, int64_t high)
 static bool choose(struct together *all, const struct wish *mine, enum hint hint)
 {
     int64_t range[3] = {mine->low, -mine->high, mine->able}, sums[2] = {mine->bytes, mine->pieces};
-    PMPI_Allreduce(MPI_IN_PLACE, range, 3, MPI_INT64_T, MPI_MIN, all->comm);
-    PMPI_Allreduce(MPI_IN_PLACE, sums, 2, MPI_INT64_T, MPI_SUM, all->comm);
+    comm_reduce_all(range, 3, MPI_INT64_T, MPI_MIN, all->comm);
+    comm_reduce_all(sums, 2, MPI_INT64_T, MPI_SUM, all->comm);
     int64_t bytes = sums[0], pieces = sums[1], span = -range[1] - range[0];
     all->low = range[0];
     all->high = -range[1];
@@ -685,7 +686,7 @@ static void learn_views(struct weir_mpi_file *file)
     }
     const struct shape *shape = view->tile->shape;
     int fine = shape != NULL && !view->tile->dense && shape->size / shape->pieces < COARSE_BYTES;
-    PMPI_Allreduce(MPI_IN_PLACE, &fine, 1, MPI_INT, MPI_MAX, file->comm);
+    comm_reduce_all(&fine, 1, MPI_INT, MPI_MAX, file->comm);
     view->views = fine ? VIEWS_FINE : VIEWS_COARSE;
 }
 
@@ -725,7 +726,7 @@ static int run_together(struct together *all, MPI_Count *bytes)
     }
     /* Where the file ended, and whether anybody failed. */
     int64_t outcome[2] = {all->class == MPI_SUCCESS ? 0 : -all->class, all->end};
-    PMPI_Allreduce(MPI_IN_PLACE, outcome, 2, MPI_INT64_T, MPI_MIN, all->comm);
+    comm_reduce_all(outcome, 2, MPI_INT64_T, MPI_MIN, all->comm);
     if (outcome[0] != 0) {
         return all->class != MPI_SUCCESS
                    ? error_set(all->class, "%s", all->text)

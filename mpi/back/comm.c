@@ -121,11 +121,11 @@ bool comm_wants_own(void)
  * at once when he wakes, also among many that compute. */
 enum { LOOKS = 300 };
 
-static void await(MPI_Request request)
+void comm_wait(MPI_Request *request)
 {
     const struct timespec moment = {0, 20000};
     int done = 0;
-    for (int looks = 0; GENUINE(Test)(&request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done;)
+    for (int looks = 0; GENUINE(Test)(request, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && !done;)
         if (++looks >= LOOKS)
             nanosleep(&moment, NULL);
 }
@@ -134,28 +134,35 @@ void comm_barrier(MPI_Comm comm)
 {
     MPI_Request request;
     if (PMPI_Ibarrier(comm, &request) == MPI_SUCCESS)
-        await(request);
+        comm_wait(&request);
 }
 
 void comm_broadcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Comm comm)
 {
     MPI_Request request;
     if (PMPI_Ibcast(buffer, count, type, root, comm, &request) == MPI_SUCCESS)
-        await(request);
+        comm_wait(&request);
 }
 
 void comm_reduce_all(void *buffer, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
 {
     MPI_Request request;
     if (PMPI_Iallreduce(MPI_IN_PLACE, buffer, count, type, op, comm, &request) == MPI_SUCCESS)
-        await(request);
+        comm_wait(&request);
 }
 
 void comm_scan(const void *from, void *to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
 {
     MPI_Request request;
     if (PMPI_Iscan(from, to, count, type, op, comm, &request) == MPI_SUCCESS)
-        await(request);
+        comm_wait(&request);
+}
+
+void comm_all_to_all(const void *from, void *to, int count, MPI_Datatype type, MPI_Comm comm)
+{
+    MPI_Request request;
+    if (PMPI_Ialltoall(from, count, type, to, count, type, comm, &request) == MPI_SUCCESS)
+        comm_wait(&request);
 }
 
 void comm_end(void)

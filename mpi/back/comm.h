@@ -26,6 +26,10 @@ void comm_barrier(MPI_Comm comm);
 void comm_broadcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Comm comm);
 void comm_reduce_all(void *buffer, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
 void comm_scan(const void *from, void *to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
+void comm_all_to_all(const void *from, void *to, int count, MPI_Datatype type, MPI_Comm comm);
+
+/* Waits so for one of the driver's own messages. */
+void comm_wait(MPI_Request *request);
 
 /* MPI is about to end: communicators go with it. */
 void comm_end(void);
