@@ -10,6 +10,7 @@
 //! are within the tolerance of 5 % that a stated memory has.
 
 use super::memory::Memory;
+use crate::slice::Slice;
 use std::fmt;
 
 /// Size of a block and of the largest slot; objects are cut into chunks of this size.
@@ -220,7 +221,7 @@ impl Arena {
             return Some(slots);
         }
         while count > 0 {
-            let (start, length) = self.free.run(count);
+            let (start, length) = self.free.run(0, count, RUNS_PROBED_MAX);
             for block in start..start + length {
                 self.dedicate(block, WHOLE);
                 slots.push(Slot(block as u32 * UNITS));
@@ -348,6 +349,12 @@ impl Arena {
         unsafe { self.memory.base().add(slot.0 as usize * SLOT_BYTES[0] + at) }
     }
 
+    /// A slot's first `length` bytes, as [`Arena::pointer`] gives them.
+    pub(super) fn slice(&self, slot: Slot, length: u32) -> Slice {
+        debug_assert!(length as usize <= self.size(slot));
+        Slice { pointer: self.pointer(slot, 0), length: length as usize }
+    }
+
     /// Copies between two slots. The caller holds all references to `to`.
     pub(super) fn copy(&mut self, from: Slot, from_at: usize, to: Slot, to_at: usize, n: usize) {
         assert!(from != to && from_at + n <= self.size(from) && to_at + n <= self.size(to));
@@ -436,15 +443,22 @@ impl FreeMap {
         Some(word * 64 + 63 - self.words[word].leading_zeros() as usize)
     }
 
-    /// A run of up to `count` free blocks: the first that is long enough among the first few, else
-    /// the longest of those. The lowest addresses come first, so that memory that was never
-    /// touched stays so while there is other.
-    fn run(&self, count: usize) -> (usize, usize) {
-        let (mut best, mut from) = ((0, 0), 0);
-        for _ in 0..RUNS_PROBED_MAX {
-            let Some(start) = self.next(from) else { break };
+    /// A run of up to `count` free blocks: the first that is long enough among the `probes` first
+    /// from `cursor` on (and, behind the end, from the start on), else the longest of those. From 0
+    /// on the lowest addresses come first, so that memory that was never touched stays so while
+    /// there is other.
+    pub(super) fn run(&self, cursor: usize, count: usize, probes: usize) -> (usize, usize) {
+        let (mut best, mut from, mut wrapped) = ((0, 0), cursor, cursor == 0);
+        for _ in 0..probes {
+            let Some(start) = self.next(from) else {
+                if std::mem::replace(&mut wrapped, true) {
+                    break;
+                }
+                from = 0;
+                continue;
+            };
             let mut end = start + 1;
-            while end - start < count && end < self.words.len() * 64 && self.has(end) {
+            while end - start < count && self.has(end) {
                 end += 1;
             }
             if end - start > best.1 {

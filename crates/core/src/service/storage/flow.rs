@@ -387,11 +387,8 @@ impl State {
 
     /// Submits a request to read parts that lie side by side.
     fn read(&mut self, parts: Vec<Part>) {
-        let slices = |part: &Part| Slice {
-            pointer: self.chunks.arena.pointer(part.slot, 0),
-            length: part.bytes as usize,
-        };
-        let buffers = join(parts.iter().map(slices));
+        let arena = &self.chunks.arena;
+        let buffers = join(parts.iter().map(|part| arena.slice(part.slot, part.bytes)));
         let block = parts[0].block();
         let flow = self.flow.as_mut().expect("a target with a disk");
         let tag = flow.number();
@@ -837,14 +834,24 @@ impl Target {
     pub fn disk_done(&self, _now: Now, done: DiskDone) {
         let (read, written) = {
             let mut state = self.lock();
-            let Some(flow) = state.flow.as_mut() else { return };
-            (flow.reads.remove(&done.tag), flow.writes.remove(&done.tag))
+            let State { chunks: store, flow, .. } = &mut *state;
+            let Some(flow) = flow else { return };
+            let read = flow.reads.remove(&done.tag).map(|parts| {
+                let places = parts.iter().map(|part| store.arena.slice(part.slot, part.bytes));
+                let places: Vec<Slice> = places.collect();
+                (parts, places)
+            });
+            (read, flow.writes.remove(&done.tag))
         };
-        if let Some(parts) = read {
+        if let Some((parts, places)) = read {
             // The slots are these parts' own until they are put into the map.
             let mut wrong = Vec::new();
-            for (at, part) in parts.iter().enumerate().filter(|_| done.result.is_ok()) {
-                if !self.intact(part) {
+            for (at, place) in places.iter().enumerate().filter(|_| done.result.is_ok()) {
+                // SAFETY: the slot holds all of the part, which the disk has filled, and nobody else
+                // knows the slot. The target, hence the memory, outlives this call.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts(place.pointer.cast_const(), place.length) };
+                if !self.intact(&parts[at], bytes) {
                     wrong.push(at);
                 }
             }
@@ -856,25 +863,15 @@ impl Target {
         self.pump();
     }
 
-    fn intact(&self, part: &Part) -> bool {
-        let pointer = self.lock().chunks.arena.pointer(part.slot, 0).cast_const();
-        let end = (part.start + part.bytes).min(part.base.length);
-        let mut at = part.start;
-        while at < end {
-            let quarter = at as usize / QUARTER_BYTES;
-            let length = (end - at).min(QUARTER_BYTES as u32) as usize;
-            // SAFETY: the slot holds all of the part, which the disk has filled, and nobody else
-            // knows the slot. The target, hence the memory, outlives this call.
-            let bytes = unsafe {
-                std::slice::from_raw_parts(pointer.add((at - part.start) as usize), length)
-            };
-            let sum = crc32c::crc32c_append(salt(self.life(), part.key, quarter), bytes);
-            if sum != part.base.sums[quarter] {
-                return false;
-            }
-            at += length as u32;
-        }
-        true
+    /// Whether what has come from disk is what was written there.
+    fn intact(&self, part: &Part, bytes: &[u8]) -> bool {
+        // What was written ends before its last block does.
+        let written = part.base.length.saturating_sub(part.start).min(part.bytes) as usize;
+        let first = part.start as usize / QUARTER_BYTES;
+        bytes[..written].chunks(QUARTER_BYTES).zip(first..).all(|(bytes, quarter)| {
+            let salt = salt(self.life(), part.key, quarter);
+            crc32c::crc32c_append(salt, bytes) == part.base.sums[quarter]
+        })
     }
 
     fn life(&self) -> u64 {
@@ -882,11 +879,14 @@ impl Target {
     }
 
     /// Writes behind, submits what is to be submitted, wakes who is to be woken. To be called after
-    /// whatever may have changed that, without the lock.
+    /// whatever may have changed that, without the lock. Costs a branch where there is no disk.
     pub(super) fn pump(&self) {
-        if self.disk.is_none() {
-            return;
+        if self.disk.is_some() {
+            self.pump_disk();
         }
+    }
+
+    fn pump_disk(&self) {
         loop {
             let (batch, out, wakers, pointers) = {
                 let mut state = self.lock();
@@ -894,10 +894,7 @@ impl Target {
                 let pointers: Vec<_> = batch
                     .iter()
                     .flat_map(|batch| &batch.items)
-                    .map(|item| Slice {
-                        pointer: state.chunks.arena.pointer(item.from, 0),
-                        length: item.length as usize,
-                    })
+                    .map(|item| state.chunks.arena.slice(item.from, item.length))
                     .collect();
                 let ahead = state.ahead();
                 let flow = state.flow.as_mut().expect("a target with a disk");
@@ -934,13 +931,6 @@ impl Target {
                 std::mem::take(&mut flow.outbox)
             };
             self.send(out);
-        }
-    }
-
-    /// [`Target::pump`], where there is a disk at all: the common case costs a branch.
-    pub(super) fn pump_if_due(&self) {
-        if self.disk.is_some() {
-            self.pump();
         }
     }
 

@@ -66,7 +66,7 @@ impl Target {
                 Err(Code::WouldBlock.into())
             }
         };
-        self.pump_if_due();
+        self.pump();
         result
     }
 
@@ -251,7 +251,7 @@ impl Drop for ReadTicket {
         state.memory_came_back();
         if !state.chunks.any_pieces() {
             drop(state);
-            return self.target.pump_if_due();
+            return self.target.pump();
         }
         // Chunks that were written meanwhile may be in pieces because of these pins.
         let State { chunks: store, objects, .. } = &mut *state;
@@ -263,7 +263,7 @@ impl Drop for ReadTicket {
             }
         }
         drop(state);
-        self.target.pump_if_due();
+        self.target.pump();
     }
 }
 

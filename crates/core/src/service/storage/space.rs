@@ -72,28 +72,7 @@ impl Space {
         if count == 0 {
             return None;
         }
-        let (mut best, mut from, mut wrapped) = ((0, 0), self.cursor, false);
-        for _ in 0..RUNS_PROBED_MAX {
-            let Some(start) = self.free.next(from) else {
-                if std::mem::replace(&mut wrapped, true) {
-                    break;
-                }
-                from = 0;
-                continue;
-            };
-            let mut end = start + 1;
-            while end - start < count && self.free.has(end) {
-                end += 1;
-            }
-            if end - start > best.1 {
-                best = (start, end - start);
-            }
-            if best.1 == count {
-                break;
-            }
-            from = end;
-        }
-        let (start, length) = best;
+        let (start, length) = self.free.run(self.cursor, count, RUNS_PROBED_MAX);
         (start..start + length).for_each(|block| self.free.clear(block));
         self.cursor = start + length;
         (length > 0).then_some((start as u32, length))

@@ -311,7 +311,7 @@ impl WriteTicket {
         let indices = self.draft.parts.iter().map(|part| part.chunk);
         state.unsaved(self.ino, indices);
         drop(state);
-        target.pump_if_due();
+        target.pump();
         Ok(witness)
     }
 
@@ -387,6 +387,6 @@ impl Drop for WriteTicket {
         self.settle(&mut state);
         state.memory_came_back();
         drop(state);
-        target.pump_if_due();
+        target.pump();
     }
 }
