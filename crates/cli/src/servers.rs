@@ -264,7 +264,7 @@ fn disks_here(disks: &[weir_server::DiskOptions], count: u64) -> Outcome<Vec<Str
         if disk.path.is_dir() {
             let same = disks.iter().filter(|other| other.path == disk.path).count() as u64;
             let free = weir_server::free(&disk.path).map_err(trouble)?;
-            let share = free / 100 * 90 / count / same.max(1);
+            let share = free / 100 * weir_server::FREE_PERCENT / count / same.max(1);
             let size = disk.size.unwrap_or(share >> 20 << 20);
             if size.saturating_mul(count) > free {
                 return Err(Failure::say(format!(

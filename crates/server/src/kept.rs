@@ -41,7 +41,7 @@ pub(crate) struct Kept {
     pub(crate) store: Option<Box<dyn MetaStore>>,
     pub(crate) threads: Vec<JournalThread>,
     /// Locked as long as it is open: no other server writes there.
-    pub(crate) _label: File,
+    pub(crate) label: File,
 }
 
 const LABEL_MAGIC: &[u8; 8] = b"weirtrgt";
@@ -78,12 +78,14 @@ fn read_label(file: &mut File, path: &Path) -> Result<Incarnation> {
     }
 }
 
-fn system(operation: &str, path: &Path, error: &std::io::Error) -> Error {
+/// What failed with one of a kept pool's files.
+pub(crate) fn system(operation: &str, path: &Path, error: &std::io::Error) -> Error {
+    use std::io::ErrorKind;
     let code = match error.kind() {
-        std::io::ErrorKind::NotFound => Code::NotFound,
-        std::io::ErrorKind::PermissionDenied => Code::AccessDenied,
-        std::io::ErrorKind::AlreadyExists => Code::Exists,
-        std::io::ErrorKind::StorageFull => Code::NoSpace,
+        ErrorKind::NotFound => Code::NotFound,
+        ErrorKind::PermissionDenied => Code::AccessDenied,
+        ErrorKind::AlreadyExists => Code::Exists,
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => Code::NoSpace,
         _ => Code::Disk,
     };
     Error::because(code, error.to_string()).on(operation, path.display())
@@ -139,11 +141,7 @@ impl Kept {
             return Err(Error::because(Code::InUse, cause).on("lock", path.display()));
         }
         let member = Member { target: TargetId(0), incarnation };
-        let mapped = MappedMemory::new(memory as usize).map_err(|error| {
-            Error::because(Code::NoSpace, error.to_string())
-                .on("reserve memory", format!("{memory} bytes"))
-        })?;
-        let mapped: Box<dyn Memory> = Box::new(mapped);
+        let mapped: Box<dyn Memory> = Box::new(MappedMemory::new(memory)?);
         let target = Target::new(member, 0, mapped);
         let path = directory.join("data");
         let journal = Options::new(identity(incarnation, *b"data    "));
@@ -177,7 +175,7 @@ impl Kept {
             threads.push(JournalThread::start(writer, names.sources())?);
             store = Some(Box::new(names));
         }
-        Ok(Kept { target, store, threads, _label: file })
+        Ok(Kept { target, store, threads, label: file })
     }
 }
 
@@ -212,8 +210,7 @@ pub fn scrub(directory: &Path, names: bool, progress: Progress<'_>) -> Result<Sc
     };
     for &(name, what) in files {
         let path = directory.join(name);
-        let mut look =
-            Look { is_data: name == "data", name, found: &mut scrubbed, progress: &mut *progress };
+        let mut look = Look { name, found: &mut scrubbed, progress: &mut *progress };
         let options = Options::new(identity(incarnation, what));
         let checked = FileMedium::open_to_read(&path)
             .and_then(|medium| journal::check(medium, &options, &mut look));
@@ -225,7 +222,6 @@ pub fn scrub(directory: &Path, names: bool, progress: Progress<'_>) -> Result<Sc
 }
 
 struct Look<'a, 'b> {
-    is_data: bool,
     name: &'a str,
     found: &'a mut Scrubbed,
     progress: &'a mut (dyn FnMut(&str, u64, u64) + 'b),
@@ -235,7 +231,7 @@ impl Sink for Look<'_, '_> {
     fn record(&mut self, record: &[u8]) -> Result<()> {
         self.found.records += 1;
         self.found.bytes += record.len() as u64;
-        match self.is_data {
+        match self.name == "data" {
             true => check_record(record).map(drop),
             false => weir_core::service::meta::check_record(record),
         }

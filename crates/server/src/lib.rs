@@ -8,7 +8,7 @@ mod memory;
 pub mod meta;
 
 use disk::{Backing, Driven};
-pub use disk::{DISK_BYTES_MIN, DiskOptions, Engine, free};
+pub use disk::{DISK_BYTES_MIN, DiskOptions, Engine, FREE_PERCENT, free};
 use driver::{Clock, Door, Loop, Shared};
 use kept::Kept;
 pub use kept::{KeptOptions, Progress, Scrubbed, scrub};
@@ -138,10 +138,7 @@ impl Server {
         let mut targets: Vec<TargetParts> = Vec::new();
         let mut disks: Vec<Option<Arc<dyn Driven>>> = Vec::new();
         for (index, &bytes) in options.memory.iter().enumerate().take(driver::DISKS_MAX) {
-            let mapped = MappedMemory::new(bytes as usize).map_err(|error| {
-                Error::because(Code::NoSpace, error.to_string())
-                    .on("reserve memory", format!("{bytes} bytes"))
-            })?;
+            let mapped = MappedMemory::new(bytes)?;
             let driven = options.disks.get(index).map(|disk| {
                 Backing::open(disk).and_then(|backing| backing.start(options.disk_engine)).map_err(
                     |error| {
@@ -163,13 +160,13 @@ impl Server {
         let kept = kept.map(|kept| {
             prepared.push(kept.target);
             names = kept.store;
-            (kept.threads, kept._label)
+            (kept.threads, kept.label)
         });
-        let store: Box<dyn MetaStore> = match options.metadata_dir.clone() {
-            _ if names.is_some() => names.expect("looked at"),
-            None => Box::new(MemoryStore::new(options.metadata_memory)),
+        let store: Box<dyn MetaStore> = match (names, options.metadata_dir.clone()) {
+            (Some(names), _) => names,
+            (None, None) => Box::new(MemoryStore::new(options.metadata_memory)),
             // A scratch pool does not outlive its servers: no commit waits for the disk.
-            Some(path) => Box::new(LmdbStore::open(&LmdbOptions {
+            (None, Some(path)) => Box::new(LmdbStore::open(&LmdbOptions {
                 path,
                 limit: options.metadata_memory,
                 sync: false,

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::ptr::NonNull;
+use weir_core::error::{Code, Error, Result};
 use weir_core::service::storage::Memory;
 
 /// Anonymous memory of a stated size; pages are taken from the machine as they are first used.
@@ -18,7 +19,17 @@ unsafe impl Sync for MappedMemory {}
 
 impl MappedMemory {
     /// Maps `length` bytes.
-    pub(crate) fn new(length: usize) -> io::Result<MappedMemory> {
+    ///
+    /// # Errors
+    /// If the machine does not give them.
+    pub(crate) fn new(length: u64) -> Result<MappedMemory> {
+        MappedMemory::map(length as usize).map_err(|error| {
+            Error::because(Code::NoSpace, error.to_string())
+                .on("reserve memory", format!("{length} bytes"))
+        })
+    }
+
+    fn map(length: usize) -> io::Result<MappedMemory> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a fresh anonymous mapping; no existing memory is touched.

@@ -16,7 +16,7 @@ use tracing::warn;
 use weir_core::service::storage::disk::{BLOCK_BYTES, Disk, DiskDone, DiskRequest};
 
 /// Largest share of a directory's free space that is taken where nobody says how much: percent.
-const FREE_PERCENT: u64 = 90;
+pub const FREE_PERCENT: u64 = 90;
 /// The least that a disk must have: bytes.
 pub const DISK_BYTES_MIN: u64 = 64 << 20;
 
@@ -121,7 +121,7 @@ impl Backing {
     /// Starts to serve it.
     pub(crate) fn start(self, engine: Engine) -> io::Result<Arc<dyn Driven>> {
         if engine == Engine::Auto {
-            match ring::Ring::new(&self) {
+            match ring::Ring::new() {
                 Ok(ring) => return Ok(Arc::new(ring::RingDisk::new(self, ring))),
                 Err(error) => warn!(%error, "no io_uring here: threads read and write the disk"),
             }

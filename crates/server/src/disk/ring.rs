@@ -21,7 +21,7 @@ pub(super) struct Ring {
 
 impl Ring {
     /// Fails where io_uring is forbidden.
-    pub(super) fn new(_: &Backing) -> io::Result<Ring> {
+    pub(super) fn new() -> io::Result<Ring> {
         let ring = IoUring::builder().build(DEPTH_MAX)?;
         let event = event()?;
         ring.submitter().register_eventfd(event.as_raw_fd())?;

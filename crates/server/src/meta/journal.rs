@@ -1,5 +1,6 @@
 //! The journal's file, and the thread that writes it.
 
+use crate::kept::system;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -23,16 +24,6 @@ pub struct FileMedium {
     length: u64,
 }
 
-fn trouble(path: &Path, operation: &str, error: &std::io::Error) -> Error {
-    let code = match error.raw_os_error() {
-        Some(libc::ENOSPC | libc::EDQUOT) => Code::NoSpace,
-        Some(libc::EACCES | libc::EPERM) => Code::AccessDenied,
-        Some(libc::ENOENT) => Code::NotFound,
-        _ => Code::Disk,
-    };
-    Error::because(code, error.to_string()).on(operation, path.display())
-}
-
 impl FileMedium {
     /// Makes a file that must not be there yet.
     ///
@@ -40,11 +31,11 @@ impl FileMedium {
     /// If it cannot be made.
     pub fn create(path: &Path) -> Result<FileMedium> {
         let file = File::options().read(true).write(true).create_new(true).open(path);
-        let file = file.map_err(|error| trouble(path, "make journal", &error))?;
+        let file = file.map_err(|error| system("make journal", path, &error))?;
         // The file's name is as much a part of what must last as its bytes.
         let directory = path.parent().unwrap_or(Path::new("/"));
         let synced = File::open(directory).and_then(|directory| directory.sync_all());
-        synced.map_err(|error| trouble(directory, "sync directory", &error))?;
+        synced.map_err(|error| system("sync directory", directory, &error))?;
         Ok(FileMedium { file, path: path.to_owned(), length: 0 })
     }
 
@@ -70,7 +61,7 @@ impl FileMedium {
             let length = file.metadata()?.len();
             Ok((file, length))
         };
-        let (file, length) = open().map_err(|error| trouble(path, "open journal", &error))?;
+        let (file, length) = open().map_err(|error| system("open journal", path, &error))?;
         Ok(FileMedium { file, path: path.to_owned(), length })
     }
 }
@@ -83,7 +74,7 @@ impl Medium for FileMedium {
                 Ok(0) => break,
                 Ok(count) => at += count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(trouble(&self.path, "read journal", &error)),
+                Err(error) => return Err(system("read journal", &self.path, &error)),
             }
         }
         into[at..].fill(0);
@@ -99,16 +90,16 @@ impl Medium for FileMedium {
             let zeros = vec![0; (length - self.length) as usize];
             let grown = self.file.write_all_at(&zeros, self.length);
             let grown = grown.and_then(|()| self.file.sync_all());
-            grown.map_err(|error| trouble(&self.path, "write journal", &error))?;
+            grown.map_err(|error| system("write journal", &self.path, &error))?;
             self.length = length;
         }
         self.file
             .write_all_at(bytes, offset)
-            .map_err(|error| trouble(&self.path, "write journal", &error))
+            .map_err(|error| system("write journal", &self.path, &error))
     }
 
     fn sync(&mut self) -> Result<()> {
-        self.file.sync_data().map_err(|error| trouble(&self.path, "sync journal", &error))
+        self.file.sync_data().map_err(|error| system("sync journal", &self.path, &error))
     }
 
     fn length(&mut self) -> Result<u64> {

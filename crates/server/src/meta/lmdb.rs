@@ -371,28 +371,8 @@ fn parse(bytes: &[u8]) -> heed::Result<Versioned> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::task::Wake;
-    use std::thread::Thread;
+    use crate::wait_for;
     use weir_core::service::meta::conformance::store_conformance;
-
-    struct Unpark(Thread);
-
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-
-    fn block_on<T>(future: impl Future<Output = T>) -> T {
-        let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-        let mut future = std::pin::pin!(future);
-        loop {
-            match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                Poll::Ready(value) => return value,
-                Poll::Pending => std::thread::park(),
-            }
-        }
-    }
 
     fn store(path: &Path, limit: u64, sync: bool) -> LmdbStore {
         LmdbStore::open(&LmdbOptions { path: path.to_owned(), limit, sync }).expect("opens")
@@ -407,7 +387,7 @@ mod tests {
         for sync in [false, true] {
             let directory = tempfile::tempdir().expect("a directory");
             let mut count = 0;
-            block_on(store_conformance(|limit| {
+            wait_for(store_conformance(|limit| {
                 count += 1;
                 store(&directory.path().join(count.to_string()), limit, sync)
             }));
@@ -421,15 +401,15 @@ mod tests {
         let options = LmdbOptions { path: directory.path().to_owned(), limit: 1 << 20, sync: true };
         let twice = LmdbStore::open(&options).err().expect("one at a time");
         assert_eq!(twice.code, Code::InUse);
-        assert_eq!(block_on(first.commit(put(b"key", b"value"))), Ok(Outcome::Done));
-        let before = block_on(first.get(b"key")).expect("get works");
+        assert_eq!(wait_for(first.commit(put(b"key", b"value"))), Ok(Outcome::Done));
+        let before = wait_for(first.get(b"key")).expect("get works");
         let usage = first.usage();
         drop(first);
         let again = store(directory.path(), 1 << 20, true);
-        assert_eq!(block_on(again.get(b"key")), Ok(before.clone()));
+        assert_eq!(wait_for(again.get(b"key")), Ok(before.clone()));
         assert_eq!(again.usage(), usage);
-        assert_eq!(block_on(again.commit(put(b"key", b"value"))), Ok(Outcome::Done));
-        let after = block_on(again.get(b"key")).expect("get works");
+        assert_eq!(wait_for(again.commit(put(b"key", b"value"))), Ok(Outcome::Done));
+        let after = wait_for(again.get(b"key")).expect("get works");
         assert_ne!(after.map(|it| it.version), before.map(|it| it.version), "versions go on");
     }
 
@@ -443,7 +423,7 @@ mod tests {
         let add = |thread: u64| {
             for i in 0..EACH {
                 loop {
-                    let found = block_on(store.get(b"sum")).expect("get works");
+                    let found = wait_for(store.get(b"sum")).expect("get works");
                     let sum = found.as_ref().map_or(0, |found| {
                         u64::from_le_bytes(found.value[..].try_into().expect("8 bytes"))
                     });
@@ -456,7 +436,7 @@ mod tests {
                         ],
                         ..Batch::default()
                     };
-                    if block_on(store.commit(batch)).expect("commit works") == Outcome::Done {
+                    if wait_for(store.commit(batch)).expect("commit works") == Outcome::Done {
                         break;
                     }
                 }
@@ -468,9 +448,9 @@ mod tests {
                 scope.spawn(move || add(thread));
             }
         });
-        let sum = block_on(store.get(b"sum")).expect("get works").expect("there").value;
+        let sum = wait_for(store.get(b"sum")).expect("get works").expect("there").value;
         assert_eq!(sum, (THREADS * EACH).to_le_bytes());
-        let items = block_on(store.range(&[0], b"sum", usize::MAX)).expect("range works");
+        let items = wait_for(store.range(&[0], b"sum", usize::MAX)).expect("range works");
         assert_eq!(items.len() as u64, THREADS * EACH, "the other half of each batch");
     }
 
@@ -483,11 +463,11 @@ mod tests {
             .into_iter()
             .map(|key| store.commit(put(key, b"v")))
             .collect();
-        let results: Vec<_> = answers.into_iter().map(block_on).collect();
+        let results: Vec<_> = answers.into_iter().map(wait_for).collect();
         assert!(results[0].is_err() && results[2].is_err());
         assert_eq!(results[1], Ok(Outcome::Done));
         assert_eq!(results[3], Ok(Outcome::Done));
-        assert!(block_on(store.get(b"fine")).expect("get works").is_some());
+        assert!(wait_for(store.get(b"fine")).expect("get works").is_some());
         assert_eq!(store.usage().used, footprint(b"good", b"v") + footprint(b"fine", b"v"));
     }
 
