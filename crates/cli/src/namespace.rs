@@ -5,10 +5,10 @@ use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid};
 use serde::{Deserialize, Serialize};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use weir_fuse::mounting;
 
 /// How a directory becomes a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -99,74 +99,16 @@ fn keep_private() -> Result<(), String> {
 }
 
 fn mount_here(directory: &Path) -> Result<OwnedFd, String> {
-    let device = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open("/dev/fuse")
-        .map_err(|cause| format!("open /dev/fuse: {}", plain(cause)))?;
-    let device = OwnedFd::from(device);
-    let options = format!(
-        "fd={},rootmode=40000,user_id={},group_id={},allow_other,max_read=1048576",
-        device.as_raw_fd(),
-        Uid::effective(),
-        Gid::effective()
-    );
-    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOATIME;
-    mount(Some("weir"), directory, Some("fuse.weir"), flags, Some(options.as_str()))
-        .map_err(|cause| format!("mount of a FUSE file system refused: {}", plain(cause)))?;
-    Ok(device)
+    mounting::by_ourselves(directory, true).map_err(said)
 }
 
 /// Has fusermount3 mount and pass us the descriptor.
 fn fusermount(directory: &Path, allow_other: bool) -> Result<OwnedFd, String> {
-    let (ours, theirs) =
-        UnixStream::pair().map_err(|cause| format!("socket pair: {}", plain(cause)))?;
-    nix::fcntl::fcntl(&theirs, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))
-        .map_err(|cause| format!("socket pair: {}", plain(cause)))?;
-    let mut options = "fsname=weir,subtype=weir,nosuid,nodev,max_read=1048576".to_owned();
-    if allow_other {
-        options.push_str(",allow_other");
-    }
-    let output = Command::new("fusermount3")
-        .args(["-o", &options, "--"])
-        .arg(directory)
-        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
-        .stdin(Stdio::null())
-        .output()
-        .map_err(|cause| format!("start fusermount3: {}", plain(cause)))?;
-    drop(theirs);
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr);
-        let said = said.trim().trim_start_matches("fusermount3: ");
-        return Err(match said {
-            "" => "fusermount3 failed".to_owned(),
-            said => format!("fusermount3: {said}"),
-        });
-    }
-    receive_descriptor(&ours).map_err(|cause| format!("fusermount3: {cause}"))
+    mounting::by_helper(directory, allow_other).map_err(said)
 }
 
-fn receive_descriptor(socket: &UnixStream) -> Result<OwnedFd, String> {
-    use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
-    let mut byte = [0; 1];
-    let mut buffers = [std::io::IoSliceMut::new(&mut byte)];
-    let mut space = nix::cmsg_space!(std::os::fd::RawFd);
-    let message = recvmsg::<()>(
-        socket.as_raw_fd(),
-        &mut buffers,
-        Some(&mut space),
-        MsgFlags::MSG_CMSG_CLOEXEC,
-    )
-    .map_err(plain)?;
-    for control in message.cmsgs().map_err(plain)? {
-        if let ControlMessageOwned::ScmRights(descriptors) = control
-            && let Some(&descriptor) = descriptors.first()
-        {
-            // SAFETY: the kernel has just made this descriptor for us.
-            return Ok(unsafe { OwnedFd::from_raw_fd(descriptor) });
-        }
-    }
-    Err("no descriptor came".to_owned())
+fn said(refused: mounting::Refused) -> String {
+    format!("{}: {}", refused.step, plain(refused.cause))
 }
 
 /// Refuses a directory that cannot become a mount.

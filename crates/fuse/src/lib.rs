@@ -16,7 +16,7 @@ mod handles;
 mod ioctl;
 mod kernel;
 mod locks;
-mod mounting;
+pub mod mounting;
 mod names;
 mod pins;
 mod pipes;

@@ -10,20 +10,54 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+/// What kept a directory from becoming a mount.
+#[derive(Debug)]
+pub struct Refused {
+    /// What was tried.
+    pub step: &'static str,
+    /// What came of it.
+    pub cause: io::Error,
+}
+
+impl Refused {
+    fn at(step: &'static str) -> impl Fn(io::Error) -> Refused {
+        move |cause| Refused { step, cause }
+    }
+}
+
+impl From<Refused> for io::Error {
+    fn from(refused: Refused) -> io::Error {
+        let Refused { step, cause } = refused;
+        io::Error::new(cause.kind(), format!("{step}: {cause}"))
+    }
+}
+
 /// Mounts at a directory; gives the descriptor over which the kernel asks.
-pub(crate) fn mount(directory: &Path, allow_other: bool) -> io::Result<OwnedFd> {
+pub(crate) fn mount(directory: &Path, allow_other: bool) -> Result<OwnedFd, Refused> {
     match by_ourselves(directory, allow_other) {
-        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+        Err(refused) if refused.cause.raw_os_error() == Some(libc::EPERM) => {
             by_helper(directory, allow_other)
         }
         result => result,
     }
 }
 
-fn by_ourselves(directory: &Path, allow_other: bool) -> io::Result<OwnedFd> {
-    let device = OwnedFd::from(OpenOptions::new().read(true).write(true).open("/dev/fuse")?);
+/// Mounts by mount(2): as root, or in a namespace of one's own. Gives the descriptor over which the
+/// kernel asks.
+///
+/// # Errors
+/// If there is no FUSE, or it is forbidden.
+pub fn by_ourselves(directory: &Path, allow_other: bool) -> Result<OwnedFd, Refused> {
+    let device = OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    let device = OwnedFd::from(device.map_err(Refused::at("open /dev/fuse"))?);
+    let mounted = mount_device(&device, directory, allow_other);
+    mounted.map_err(Refused::at("mount of a FUSE file system refused"))?;
+    Ok(device)
+}
+
+fn mount_device(device: &OwnedFd, directory: &Path, allow_other: bool) -> io::Result<()> {
     // SAFETY: these two cannot fail and take nothing.
-    let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
     let descriptor = device.as_raw_fd();
     let mut options = format!(
         "fd={descriptor},rootmode=40000,user_id={uid},group_id={gid},max_read={REQUEST_BYTES_MAX}"
@@ -41,15 +75,18 @@ fn by_ourselves(directory: &Path, allow_other: bool) -> io::Result<OwnedFd> {
         let (source, target, kind) = (source.as_ptr(), target.as_ptr(), kind.as_ptr());
         libc::mount(source, target, kind, flags, options.as_ptr().cast())
     };
-    if done == 0 { Ok(device) } else { Err(io::Error::last_os_error()) }
+    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Has fusermount3 mount and pass us the descriptor over a socket.
-fn by_helper(directory: &Path, allow_other: bool) -> io::Result<OwnedFd> {
-    let (ours, theirs) = UnixStream::pair()?;
+///
+/// # Errors
+/// If there is no such program, or it refuses.
+pub fn by_helper(directory: &Path, allow_other: bool) -> Result<OwnedFd, Refused> {
+    let (ours, theirs) = UnixStream::pair().map_err(Refused::at("socket pair"))?;
     // SAFETY: a descriptor of ours, which the helper is to inherit.
     if unsafe { libc::fcntl(theirs.as_raw_fd(), libc::F_SETFD, 0) } < 0 {
-        return Err(io::Error::last_os_error());
+        return Err(Refused::at("socket pair")(io::Error::last_os_error()));
     }
     let mut options =
         format!("fsname=weir,subtype=weir,nosuid,nodev,noatime,max_read={REQUEST_BYTES_MAX}");
@@ -61,13 +98,19 @@ fn by_helper(directory: &Path, allow_other: bool) -> io::Result<OwnedFd> {
         .arg(directory)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
         .stdin(Stdio::null())
-        .output()?;
+        .output()
+        .map_err(Refused::at("start fusermount3"))?;
     drop(theirs);
+    let refused = Refused::at("fusermount3");
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, said.trim()));
+        let said = match said.trim().trim_start_matches("fusermount3: ") {
+            "" => "failed",
+            said => said,
+        };
+        return Err(refused(io::Error::new(io::ErrorKind::PermissionDenied, said)));
     }
-    receive_descriptor(&ours)
+    receive_descriptor(&ours).map_err(refused)
 }
 
 fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
@@ -94,7 +137,7 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
         && unsafe { (*first).cmsg_level == libc::SOL_SOCKET }
         && unsafe { (*first).cmsg_type == libc::SCM_RIGHTS };
     if got == 0 || !is_one {
-        return Err(io::Error::other("fusermount3 passed no descriptor"));
+        return Err(io::Error::other("no descriptor came"));
     }
     // SAFETY: such a message has at least one descriptor, which the kernel has made for us.
     unsafe {

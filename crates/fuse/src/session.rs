@@ -64,7 +64,8 @@ pub fn mount(pool: Pool, directory: &Path, options: &MountOptions) -> Result<Ses
     let trouble = |error: io::Error| failed(&error).on("mount at", directory.display());
     let directory = directory.canonicalize().map_err(trouble)?;
     let shared = Arc::new(Shared::new(pool, options)?);
-    let device = mounting::mount(&directory, options.allow_other).map_err(trouble)?;
+    let device = mounting::mount(&directory, options.allow_other);
+    let device = device.map_err(|refused| trouble(refused.into()))?;
     start(shared, device, Some(directory.clone()), options).map_err(|error| {
         // The first error is the one to tell.
         let _ = mounting::take_away(&directory);
