@@ -331,16 +331,23 @@ int file_check_sequential(const struct weir_mpi_file *file, const char *operatio
     return MPI_SUCCESS;
 }
 
+/* What set_size and preallocate may not be asked for. */
+static int check_resize(const struct weir_mpi_file *file, const char *operation, MPI_Offset size)
+{
+    int class = check_writable(file, operation);
+    if (class == MPI_SUCCESS)
+        class = file_check_sequential(file, operation);
+    if (class == MPI_SUCCESS && size < 0)
+        class = error_set(MPI_ERR_ARG, "%s %s: %lld is negative", operation, file->path,
+                          (long long)size);
+    return class;
+}
+
 EXPORT int weir_mpi_File_set_size(MPI_File handle, MPI_Offset size);
 int weir_mpi_File_set_size(MPI_File handle, MPI_Offset size)
 {
     struct weir_mpi_file *file = file_find(handle);
-    int class = check_writable(file, "set size of");
-    if (class == MPI_SUCCESS)
-        class = file_check_sequential(file, "set size of");
-    if (class == MPI_SUCCESS && size < 0)
-        class = error_set(MPI_ERR_ARG, "set size of %s: %lld is negative", file->path,
-                          (long long)size);
+    int class = check_resize(file, "set size of", size);
     if (class != MPI_SUCCESS)
         return error_raise(file, class);
     file->size_seen = 0;
@@ -383,12 +390,7 @@ EXPORT int weir_mpi_File_preallocate(MPI_File handle, MPI_Offset size);
 int weir_mpi_File_preallocate(MPI_File handle, MPI_Offset size)
 {
     struct weir_mpi_file *file = file_find(handle);
-    int class = check_writable(file, "preallocate");
-    if (class == MPI_SUCCESS)
-        class = file_check_sequential(file, "preallocate");
-    if (class == MPI_SUCCESS && size < 0)
-        class = error_set(MPI_ERR_ARG, "preallocate %s: %lld is negative", file->path,
-                          (long long)size);
+    int class = check_resize(file, "preallocate", size);
     if (class != MPI_SUCCESS)
         return error_raise(file, class);
     if (file->size > 1)
