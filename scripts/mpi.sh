@@ -68,6 +68,8 @@ mpi_use() {
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl_base_warn_component_unused=0
     export MPIR_CVAR_POLLS_BEFORE_YIELD=1 MPIR_CVAR_ENABLE_GPU=0
+    # MPICH 5's collectives over shared memory take a third of a second each where ranks share cores.
+    export MPIR_CVAR_DEVICE_COLLECTIVES=none
     unset OMPI_MCA_io OPAL_PREFIX
     mpifort='' mpipython=()
     case $1 in
