@@ -3,8 +3,8 @@
  * To be included with the macros defined that are wanted:
  *   ON_FILE(name)     the first argument is an MPI_File; all others are handed on
  *   ON_REQUESTS(name) may complete or end requests
- * open, close, delete, create_errhandler, Register_datarep and Finalize are neither: they stand in
- * front/calls.c.
+ * open, close, delete, create_errhandler, Register_datarep, Error_string and Finalize are neither: they
+ * stand in front/calls.c.
  *
  * Not here, because a file's handle is a genuine MPI_File: c2f, f2c, set_errhandler,
  * get_errhandler, call_errhandler.

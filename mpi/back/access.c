@@ -1,5 +1,6 @@
 /* access.c - the calls that read and write, in all their forms. */
 #include "atomic.h"
+#include "committed.h"
 #include "error.h"
 #include "file.h"
 #include "request.h"
@@ -42,7 +43,9 @@ static int check(const struct weir_mpi_file *file, const struct call *call, MPI_
                          call->name, path);
     if (call->place == AT && call->offset < 0)
         return error_set(MPI_ERR_ARG, "%s %s: the offset is negative", call->name, path);
-    int class = access_size(file, count, type, bytes);
+    int class = committed_check(type);
+    if (class == MPI_SUCCESS)
+        class = access_size(file, count, type, bytes);
     if (class == MPI_SUCCESS && view_etype_size(file->view) > 0 &&
         *bytes % view_etype_size(file->view) != 0)
         class = error_set(MPI_ERR_IO, "%s %s: the data are not a whole number of etypes", call->name,

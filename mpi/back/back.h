@@ -16,7 +16,8 @@
 
 /* The MPI's own functions, past the front library. */
 #define GENUINE_CALLS(X)                                                                        \
-    X(File_open) X(File_close) X(File_create_errhandler) X(Wait) X(Waitall) X(Waitany) X(Waitsome) X(Test) X(Testall)     \
+    X(File_open) X(File_close) X(File_write_at) X(File_create_errhandler) \
+    X(Error_string) X(Wait) X(Waitall) X(Waitany) X(Waitsome) X(Test) X(Testall)     \
     X(Testany) X(Testsome) X(Request_get_status) X(Request_free) X(Cancel) X(Finalize)
 #define DECLARE(name) extern __typeof__(PMPI_##name) *genuine_##name;
 GENUINE_CALLS(DECLARE)

@@ -1,5 +1,6 @@
 /* begin.c - how a back end is begun by the front library. */
 #include "comm.h"
+#include "committed.h"
 #include "error.h"
 #include "file.h"
 
@@ -56,5 +57,6 @@ EXPORT int weir_mpi_Finalize(void);
 int weir_mpi_Finalize(void)
 {
     comm_end();
+    committed_end();
     return GENUINE(Finalize)();
 }

@@ -16,6 +16,7 @@ struct flat {
     int64_t size;              /* bytes of data */
     int64_t low, extent;       /* lower bound and extent */
     bool dense;                /* any number of them is one run, from the start of the first */
+    int committed;             /* not 0: the datatype was seen to be (committed.h); atomically */
     int references;            /* atomically */
     struct shape_arena arena;
 };

@@ -62,37 +62,51 @@ int error_of(ssize_t result)
 }
 
 /* One code for each class, so that however many errors there are, codes are not used up: its string
- * is the story of the last one. */
+ * is the story of the last one. The MPI is given it too, for what it prints by itself, but MPICH 4.0
+ * says something else of codes that are added to its own classes: MPI_Error_string is answered here. */
 enum { CODES_MAX = 128 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static int code_of[CODES_MAX];
-
-/* Sets a code's string; false where the MPI then says something else, as MPICH 4 does of codes that
- * are added to its own classes. */
-static bool describe(int code, int class)
-{
-    char text[MPI_MAX_ERROR_STRING], told[MPI_MAX_ERROR_STRING] = "";
-    int length = (int)strnlen(error_text, sizeof text - 1), found;
-    memcpy(text, error_text, (size_t)length);
-    text[length] = '\0';
-    return PMPI_Add_error_string(code, text) == MPI_SUCCESS &&
-           PMPI_Error_class(code, &found) == MPI_SUCCESS && found == class &&
-           PMPI_Error_string(code, told, &length) == MPI_SUCCESS && strcmp(text, told) == 0;
-}
+static struct {
+    int code; /* 0: none yet */
+    char story[MPI_MAX_ERROR_STRING];
+} codes[CODES_MAX];
 
 static int code_for(int class)
 {
-    int code = class;
+    int code = class, found = 0;
     if (class <= 0 || class >= CODES_MAX)
         return class;
     pthread_mutex_lock(&lock);
-    if (code_of[class] == 0 && PMPI_Add_error_code(class, &code_of[class]) != MPI_SUCCESS)
-        code_of[class] = class;
-    if (code_of[class] != class && !describe(code_of[class], class))
-        code_of[class] = class;
-    code = code_of[class];
+    if (codes[class].code == 0) {
+        codes[class].code = class;
+        if (PMPI_Add_error_code(class, &code) == MPI_SUCCESS &&
+            PMPI_Error_class(code, &found) == MPI_SUCCESS && found == class)
+            codes[class].code = code;
+    }
+    code = codes[class].code;
+    if (code != class) {
+        snprintf(codes[class].story, sizeof codes[class].story, "%.*s",
+                 (int)sizeof codes[class].story - 1, error_text);
+        PMPI_Add_error_string(code, codes[class].story);
+    }
     pthread_mutex_unlock(&lock);
     return code;
+}
+
+EXPORT int weir_mpi_Error_string(int code, char *string, int *length);
+int weir_mpi_Error_string(int code, char *string, int *length)
+{
+    bool ours = false;
+    pthread_mutex_lock(&lock);
+    for (int class = 1; class < CODES_MAX && !ours; class++) {
+        ours = codes[class].code == code && code != class;
+        if (ours) {
+            strcpy(string, codes[class].story);
+            *length = (int)strlen(string);
+        }
+    }
+    pthread_mutex_unlock(&lock);
+    return ours ? MPI_SUCCESS : GENUINE(Error_string)(code, string, length);
 }
 
 /* For people whose program does not tell them: WEIR_MPI_ERRORS=yes. */
@@ -152,15 +166,15 @@ void error_inherit(MPI_File file)
         PMPI_File_set_errhandler(file, wanted);
 }
 
-/* The handler of MPI_FILE_NULL. Open MPI's MPI_File_call_errhandler aborts for it, whatever the
+/* The handler of MPI_FILE_NULL; the code that it leaves. Open MPI's MPI_File_call_errhandler aborts for it, whatever the
  * handler, so the predefined ones are recognised, and a program's own is called here; one that was
  * made in Fortran by way of a file that has it. */
-static void call_default_handler(int code)
+static int call_default_handler(int code)
 {
     MPI_Errhandler handler;
     if (PMPI_File_get_errhandler(MPI_FILE_NULL, &handler) != MPI_SUCCESS ||
         handler == MPI_ERRORS_RETURN || handler == MPI_ERRHANDLER_NULL)
-        return;
+        return code;
     bool fatal = handler == MPI_ERRORS_ARE_FATAL;
     MPI_Comm whom = MPI_COMM_WORLD;
 #ifdef MPI_ERRORS_ABORT
@@ -176,8 +190,8 @@ static void call_default_handler(int code)
     MPI_File file = MPI_FILE_NULL;
     MPI_File_errhandler_function *function = function_of(handler);
     if (function != NULL) {
-        function(&file, &code);
-        return;
+        function(&file, &code, NULL);
+        return code;
     }
     if (GENUINE(File_open)(MPI_COMM_SELF, "/dev/null", MPI_MODE_RDONLY, MPI_INFO_NULL, &file) ==
         MPI_SUCCESS) {
@@ -186,6 +200,7 @@ static void call_default_handler(int code)
         GENUINE(File_close)(&file);
     }
     /* The handler is not freed: MPICH gives it out without counting that. */
+    return code;
 }
 
 int error_raise(struct weir_mpi_file *file, int class)
@@ -194,9 +209,8 @@ int error_raise(struct weir_mpi_file *file, int class)
         return MPI_SUCCESS;
     int code = code_for(class);
     show();
-    if (file != NULL)
-        PMPI_File_call_errhandler(file->handle, code);
-    else
-        call_default_handler(code);
+    if (file == NULL)
+        return call_default_handler(code);
+    PMPI_File_call_errhandler(file->handle, code);
     return code;
 }

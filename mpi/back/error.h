@@ -24,7 +24,8 @@ int error_of(ssize_t result);
 struct weir_mpi_file;
 
 /* Ends a call: gives MPI_SUCCESS, or an error code of the class with the story as its string, after
- * the error handler of the file (NULL: that of MPI_FILE_NULL) was called. */
+ * the error handler of the file (NULL: that of MPI_FILE_NULL) was called. The
+ * program's own handler of MPI_FILE_NULL may change the code, and so make a success of it. */
 int error_raise(struct weir_mpi_file *file, int class);
 
 /* Gives a file the handler that MPI_FILE_NULL has: not every MPI does so when it opens one. */

@@ -219,7 +219,7 @@ static int open_self(struct weir_mpi_file *file, MPI_Comm user)
     file->hints.striping_factor = layout.stripe_count;
     if (PMPI_Comm_group(user, &file->group) != MPI_SUCCESS)
         return error_set(MPI_ERR_COMM, "open %s: the communicator has no group", file->path);
-    class = view_make(0, MPI_BYTE, MPI_BYTE, "native", &file->view);
+    class = view_make(0, MPI_BYTE, MPI_BYTE, "native", true, &file->view);
     if (class == MPI_SUCCESS)
         file->view->views = VIEWS_COARSE;
     if (class != MPI_SUCCESS)

@@ -1,5 +1,6 @@
 /* pointers.c - views, file pointers, atomicity: calls that move no data. */
 #include "comm.h"
+#include "committed.h"
 #include "error.h"
 #include "file.h"
 #include "request.h"
@@ -27,7 +28,12 @@ int weir_mpi_File_set_view(MPI_File handle, MPI_Offset displacement, MPI_Datatyp
         class = error_set(MPI_ERR_ARG, "set view of %s: the displacement is negative", file->path);
     }
     if (class == MPI_SUCCESS)
-        class = view_make(displacement, etype, filetype, representation, &view);
+        class = committed_check(etype);
+    if (class == MPI_SUCCESS)
+        class = committed_check(filetype);
+    if (class == MPI_SUCCESS)
+        class = view_make(displacement, etype, filetype, representation,
+                          (file->amode & MPI_MODE_RDONLY) == 0, &view);
     /* The hints are everybody's, whether the view is or not. */
     file_take_hints(file, info);
     if (class != MPI_SUCCESS)

@@ -18,39 +18,50 @@ static void drop(MPI_Datatype *type)
     }
 }
 
-/* What MPI demands of an etype and a filetype. */
-static int check(const struct view *view)
+/* What MPI demands of where an etype or filetype has its data. The classes are ROMIO's, which programs
+ * know: the standard has none for it. */
+static int check_places(const struct flat *flat, const char *which, bool writable)
 {
-    const struct flat *tile = view->tile;
-    const struct shape *shape = tile->shape;
+    const struct shape *shape = flat->shape;
+    const char *trouble = NULL;
     if (shape == NULL) {
         return MPI_SUCCESS;
     }
-    if (view->etype_size == 0 || tile->size % view->etype_size != 0) {
+    if (shape->low < 0 || !shape->ordered) {
+        trouble = "displacements are negative or decrease";
+    } else if (writable && !shape->disjoint) {
+        trouble = "data overlap, which no file that may be written can have";
+    } else if (flat->extent < 0) {
+        trouble = "extent is negative";
+    }
+    return trouble == NULL ? MPI_SUCCESS
+                           : error_set(MPI_ERR_IO, "set view: the %s's %s; the view stays as it was",
+                                       which, trouble);
+}
+
+static int check(const struct view *view, bool writable)
+{
+    const struct flat *tile = view->tile;
+    if (tile->shape != NULL && (view->etype_size == 0 || tile->size % view->etype_size != 0)) {
         return error_set(MPI_ERR_ARG,
                          "set view: the filetype has %lld bytes of data, which is no multiple of the "
                          "etype's %lld; the view stays as it was",
                          (long long)tile->size, (long long)view->etype_size);
     }
-    if (shape->low < 0 || !shape->ordered) {
-        return error_set(MPI_ERR_ARG,
-                         "set view: the filetype's displacements are negative or decrease; the view "
-                         "stays as it was");
-    }
-    if (tile->extent < 0) {
-        return error_set(MPI_ERR_ARG,
-                         "set view: the filetype's extent is negative; the view stays as it was");
-    }
-    return MPI_SUCCESS;
+    return check_places(tile, "filetype", writable);
 }
 
-static int fill(struct view *view, MPI_Datatype etype, MPI_Datatype filetype)
+static int fill(struct view *view, MPI_Datatype etype, MPI_Datatype filetype, bool writable)
 {
     struct flat *unit;
     int class = representation_flatten(view->representation, etype, &unit);
     if (class == MPI_SUCCESS) {
         view->etype_size = unit->size;
+        int places = check_places(unit, "etype", writable);
         flat_release(unit);
+        if (places != MPI_SUCCESS) {
+            return places;
+        }
         class = representation_flatten(view->representation, filetype, &view->tile);
     }
     if (class == MPI_SUCCESS) {
@@ -64,11 +75,11 @@ static int fill(struct view *view, MPI_Datatype etype, MPI_Datatype filetype)
                                 "the view stays as it was",
                          view->representation->name);
     }
-    return check(view);
+    return check(view, writable);
 }
 
 int view_make(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype,
-              const char *representation, struct view **out)
+              const char *representation, bool writable, struct view **out)
 {
     *out = NULL;
     if (etype == MPI_DATATYPE_NULL || filetype == MPI_DATATYPE_NULL) {
@@ -89,7 +100,7 @@ int view_make(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype
                           .etype = MPI_DATATYPE_NULL,
                           .filetype = MPI_DATATYPE_NULL,
                           .representation = how};
-    int class = fill(view, etype, filetype);
+    int class = fill(view, etype, filetype, writable);
     if (class != MPI_SUCCESS) {
         view_free(view);
         return class;

@@ -15,9 +15,10 @@ struct view {
     enum { VIEWS_UNKNOWN, VIEWS_COARSE, VIEWS_FINE } views;
 };
 
-/* Makes a view; the datatypes may be freed by the caller. An MPI error class. */
+/* Makes a view, for writing too or for reading alone; the datatypes may be freed by the caller. An MPI
+ * error class. */
 int view_make(MPI_Offset displacement, MPI_Datatype etype, MPI_Datatype filetype,
-              const char *representation, struct view **out);
+              const char *representation, bool writable, struct view **out);
 
 void view_free(struct view *view);
 

@@ -140,6 +140,14 @@ static int on_handler(struct call *call, int profiled, PARAMETERS)
 
 BOTH(File_create_errhandler, on_handler)
 
+/* Error_string(code, string, length): the back end knows what it gave codes to. */
+static int on_error_string(struct call *call, int profiled, PARAMETERS)
+{
+    return (loaded_back_already() != NULL ? serve : pass_on)(call, profiled, ARGUMENTS);
+}
+
+BOTH(Error_string, on_error_string)
+
 /* A name that is the pool's, but cannot be served: said in words once, and then an error of the
  * MPI's own making, by the file's error handler, on all ranks. Its path can exist nowhere, so that
  * no local file is ever opened or made in the pool's stead. */

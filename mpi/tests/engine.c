@@ -170,7 +170,7 @@ static bool one_view(struct weir_mpi_file *file)
                   tile.ascending && tile.extent >= tile.high - tile.low;
     int class = MPI_SUCCESS;
     if (usable) {
-        class = view_make(pick(0, 1000), MPI_BYTE, type, "native", &file->view);
+        class = view_make(pick(0, 1000), MPI_BYTE, type, "native", false, &file->view);
         if (class != MPI_SUCCESS) {
             fail("view", class, MPI_SUCCESS);
         }
@@ -225,7 +225,7 @@ static void check_external(struct weir_mpi_file *file)
     unsigned char raw[sizeof wanted];
     MPI_Count bytes = 0, size = 0;
     struct access access = {file, true, 3, &out, 1, type};
-    view_make(5, MPI_BYTE, MPI_BYTE, "external32", &file->view);
+    view_make(5, MPI_BYTE, MPI_BYTE, "external32", true, &file->view);
     access_size(file, 1, type, &size);
     if (size != sizeof wanted) {
         fail("size in external32", size, sizeof wanted);
@@ -285,7 +285,7 @@ static void check_external(struct weir_mpi_file *file)
         many[i] = i * 7919;
         again[i] = many[i] ^ (i % 4 < 2 ? -1 : 0);
     }
-    view_make(0, MPI_INT, second, "external32", &file->view);
+    view_make(0, MPI_INT, second, "external32", true, &file->view);
     access = (struct access){file, true, 0, many, 1, stride};
     access_run(&access, &bytes);
     access = (struct access){file, false, 0, again, 1, stride};
