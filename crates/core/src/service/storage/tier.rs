@@ -11,6 +11,13 @@
 //! counter under the lock and no movement in a list, as it would with LRU, 2Q or ARC. CLOCK-Pro is as
 //! good against scans but needs its own hands over the ghosts; here the ghosts are free, since a
 //! chunk on disk has its record anyway.
+//!
+//! **Of what is read in a cycle that is longer than memory, a part stays** ([`Tier::admits`]). Queues
+//! alone keep nothing of it: each chunk leaves just before it is wanted again. So what comes back, after
+//! however long, fills the large queue as far as that has room; from then on it must take the place of
+//! the chunk there whose turn it is to leave, and each attempt only takes a hit from that one's count.
+//! Chunks of a cycle that stay are hit once a cycle; attempts are made as seldom as it takes for them
+//! to stay, whatever the cycle's length. What nobody reads any more runs out of hits.
 
 use super::arena::{Arena, CHUNK_BYTES, Slot};
 use super::chunk::Key;
@@ -26,9 +33,15 @@ pub(super) const RECORD_COST: u64 = size_of::<Record>() as u64;
 /// Records made at once: charged together, and never given back.
 const PAGE_RECORDS: usize = 256;
 /// How often a hit is counted.
-const FREQUENCY_MAX: u8 = 3;
+const FREQUENCY_MAX: u8 = 2;
 /// The small queue's share of clean memory: 1 in so many.
 const SMALL_SHARE: u64 = 10;
+/// Below this share the large queue gives what has no hits, one try at a time.
+const SMALL_SHARE_LOW: u64 = 20;
+/// Below this share the large queue gives in any case.
+const SMALL_SHARE_MIN: u64 = 50;
+/// One attempt to get into the large queue, in the fractions that make one.
+const ATTEMPT: u64 = 1 << 16;
 const NONE: u32 = 0;
 
 /// A chunk's copy on disk.
@@ -121,6 +134,8 @@ pub(super) struct Tier {
     pub(super) zeros: Slot,
     dirty_bytes: u64,
     evictions: u32,
+    /// Attempts to get into the large queue that have added up to this, in [`ATTEMPT`]s.
+    attempts: u64,
 }
 
 impl std::fmt::Debug for Tier {
@@ -148,6 +163,7 @@ impl Tier {
             zeros,
             dirty_bytes: 0,
             evictions: 0,
+            attempts: 0,
         })
     }
 
@@ -326,12 +342,36 @@ impl Tier {
         if record.dirty || record.queue != Queue::None {
             return;
         }
-        // Ghosts are remembered for as long as memory takes to be renewed once.
-        let memory =
-            self.queues[Queue::Small as usize].count + self.queues[Queue::Main as usize].count;
-        let ghost =
-            record.left != 0 && u64::from(self.evictions.wrapping_sub(record.left)) < memory;
-        self.put(id, if ghost { Queue::Main } else { Queue::Small });
+        let queue = if self.admits(record.left) { Queue::Main } else { Queue::Small };
+        self.put(id, queue);
+    }
+
+    /// Whether a chunk that has come in goes to the large queue at once. `left`: when it left memory, if
+    /// it ever did.
+    fn admits(&mut self, left: u32) -> bool {
+        if left == 0 {
+            return false;
+        }
+        let main = self.queues[Queue::Main as usize];
+        if main.bytes * SMALL_SHARE < self.clean_bytes() * (SMALL_SHARE - 1) {
+            return true;
+        }
+        // In a cycle of L chunks over a memory of M, L - M chunks come in and have been gone for L - M
+        // evictions, while M are hit: M / 2 attempts leave these half of their hits.
+        let memory = main.count + self.queues[Queue::Small as usize].count;
+        let gone = u64::from(self.evictions.wrapping_sub(left)).max(1);
+        self.attempts += (memory * ATTEMPT / (2 * gone)).min(ATTEMPT);
+        if self.attempts < ATTEMPT {
+            return false;
+        }
+        self.attempts -= ATTEMPT;
+        let id = main.first;
+        let frequency = self.record(id).frequency;
+        if frequency > 0 {
+            self.entry(id).frequency = frequency - 1;
+            self.put(id, Queue::Main);
+        }
+        frequency == 0
     }
 
     /// Moves a record to the end of a queue.
@@ -389,9 +429,13 @@ impl Tier {
         let (small, main) = (Queue::Small as usize, Queue::Main as usize);
         let turns =
             self.queues[small].count + self.queues[main].count * (u64::from(FREQUENCY_MAX) + 1) + 1;
+        let mut asked_main = false;
         for _ in 0..turns {
-            let small_bytes = self.queues[small].bytes;
-            let much = small_bytes * SMALL_SHARE > self.clean_bytes();
+            let (small_bytes, clean) = (self.queues[small].bytes, self.clean_bytes());
+            // What is read ahead in large steps takes from the small queue first. Were the large one to
+            // give as soon as that is below its share, it would take others in afterwards, and keep none.
+            let much = small_bytes * SMALL_SHARE_LOW > clean
+                || (asked_main && small_bytes * SMALL_SHARE_MIN > clean);
             let from_small = self.queues[small].count > 0 && (much || self.queues[main].count == 0);
             let id = self.queues[if from_small { small } else { main }].first;
             if id == NONE {
@@ -404,6 +448,7 @@ impl Tier {
             } else if !from_small && frequency > 0 {
                 self.entry(id).frequency -= 1;
                 self.put(id, Queue::Main);
+                asked_main = true;
             } else {
                 self.unlink(id);
                 self.evictions = self.evictions.wrapping_add(1).max(1);
@@ -414,5 +459,187 @@ impl Tier {
             }
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::memory::HeapMemory;
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Chunks of memory.
+    const MEMORY: u64 = 1000;
+
+    /// A tier under an endless disk, and a trace of reads of whole chunks.
+    struct Bed {
+        tier: Tier,
+        arena: Arena,
+        ids: BTreeMap<u64, u32>,
+        resident: u64,
+        random: u64,
+    }
+
+    impl Bed {
+        fn new() -> Bed {
+            let mut arena = Arena::new(Box::new(HeapMemory::new(4 * CHUNK_BYTES)));
+            let tier = Tier::new(&mut arena, 1 << 20).expect("a block for zeros");
+            Bed { tier, arena, ids: BTreeMap::new(), resident: 0, random: 88_172_645_463_325_252 }
+        }
+
+        fn random(&mut self) -> f64 {
+            self.random ^= self.random << 13;
+            self.random ^= self.random >> 7;
+            self.random ^= self.random << 17;
+            (self.random >> 11) as f64 / (1u64 << 53) as f64
+        }
+
+        fn make_room(&mut self) {
+            self.make_room_for(1);
+        }
+
+        fn make_room_for(&mut self, count: u64) {
+            while self.resident + count > MEMORY {
+                let id = self.tier.victim(|_, _| false).expect("something to evict");
+                self.tier.set_held(id, 0);
+                self.resident -= 1;
+            }
+        }
+
+        fn write(&mut self, chunk: u64) {
+            self.make_room();
+            let id = self.tier.add(&mut self.arena, (Ino(1), chunk));
+            self.ids.insert(chunk, id);
+            self.resident += 1;
+            self.tier.set_held(id, CHUNK_BYTES as u32);
+            self.tier.set_dirty(id, true);
+            let block = 256 + id * 16;
+            let length = CHUNK_BYTES as u32;
+            self.tier.written(id, Base { block, length, visible: length, sums: [0; QUARTERS] });
+        }
+
+        /// Says whether it was in memory.
+        fn read(&mut self, chunk: u64) -> bool {
+            if !self.ids.contains_key(&chunk) {
+                self.write(chunk);
+                self.tier.touch(self.ids[&chunk]);
+                return false;
+            }
+            let id = self.ids[&chunk];
+            let hit = self.tier.record(id).queue != Queue::None;
+            if !hit {
+                if self.resident >= MEMORY {
+                    // As readers ahead do: room for many at once.
+                    self.make_room_for(40);
+                }
+                self.resident += 1;
+                self.tier.set_held(id, CHUNK_BYTES as u32);
+                self.tier.fetched(id);
+            }
+            self.tier.touch(id);
+            hit
+        }
+
+        /// The share of hits of a trace.
+        fn hits(&mut self, trace: impl IntoIterator<Item = u64>) -> f64 {
+            let (mut hits, mut count) = (0, 0);
+            for chunk in trace {
+                hits += u64::from(self.read(chunk));
+                count += 1;
+            }
+            hits as f64 / count as f64
+        }
+
+        /// Chunk numbers by Zipf's law with exponent 0.9 over `count` chunks.
+        fn zipf(&mut self, count: u64, length: usize) -> Vec<u64> {
+            let mut sums = Vec::new();
+            let mut sum = 0.0;
+            for rank in 1..=count {
+                sum += (rank as f64).powf(-0.9);
+                sums.push(sum);
+            }
+            let draw = |bed: &mut Bed| {
+                let at = bed.random() * sum;
+                let rank = sums.partition_point(|&sum| sum < at) as u64;
+                // Popular chunks do not lie side by side.
+                1_000_000 + rank * 7919 % count
+            };
+            (0..length).map(|_| draw(self)).collect()
+        }
+    }
+
+    fn cycles(length: u64, times: u64) -> impl Iterator<Item = u64> {
+        (0..times).flat_map(move |_| 0..length)
+    }
+
+    #[test]
+    fn a_share_of_a_cycle_longer_than_memory_stays() {
+        for tenths in [11, 15, 22, 30, 100] {
+            let length = MEMORY * tenths / 10;
+            let mut bed = Bed::new();
+            (0..length).for_each(|chunk| bed.write(chunk));
+            let early = bed.hits(cycles(length, 3));
+            let late = bed.hits(cycles(length, 20));
+            // The best that can be, by whoever knows what will come.
+            let best = MEMORY as f64 / length as f64;
+            println!("cycle of {tenths}/10: {early:.3}, then {late:.3}; at best {best:.3}");
+            assert!(late > best * 0.8, "{tenths}: {late} of {best}");
+        }
+    }
+
+    #[test]
+    fn a_working_set_that_fits_stays() {
+        let mut bed = Bed::new();
+        (0..900).for_each(|chunk| bed.write(chunk));
+        assert_eq!(bed.hits(cycles(900, 5)), 1.0);
+    }
+
+    #[test]
+    fn a_hot_set_stays_beside_scans() {
+        // Of a file that is read once, and of one that is read again and again.
+        for cyclic in [false, true] {
+            let mut bed = Bed::new();
+            (0..500).for_each(|chunk| bed.write(500_000 + chunk));
+            let mut hot = 0;
+            let count = 20_000;
+            for at in 0..count {
+                bed.read(if cyclic { at % 3000 } else { at });
+                let chunk = 500_000 + (bed.random() * 500.0) as u64;
+                hot += u64::from(bed.read(chunk));
+            }
+            let share = hot as f64 / count as f64;
+            println!("hot set beside a scan (cyclic: {cyclic}): {share:.3}");
+            assert!(share > 0.93, "{share}");
+        }
+    }
+
+    #[test]
+    fn popular_chunks_stay() {
+        let mut bed = Bed::new();
+        let trace = bed.zipf(10_000, 200_000);
+        let mut counts = BTreeMap::new();
+        trace.iter().for_each(|chunk| *counts.entry(*chunk).or_insert(0u64) += 1);
+        let mut counts: Vec<u64> = counts.into_values().collect();
+        counts.sort_unstable_by(|a, b| b.cmp(a));
+        // Whoever keeps the most popular ones and nothing else.
+        let best = counts[..MEMORY as usize].iter().sum::<u64>() as f64 / trace.len() as f64;
+        let share = bed.hits(trace);
+        println!("zipf: {share:.3}; the most popular ones alone {best:.3}");
+        assert!(share > best * 0.9, "{share} of {best}");
+    }
+
+    #[test]
+    fn what_nobody_reads_any_more_makes_room() {
+        let mut bed = Bed::new();
+        bed.hits(cycles(2000, 20));
+        // Another cycle, and another set that fits.
+        let other = bed.hits(cycles(2000, 20).map(|chunk| chunk + 100_000));
+        let late = bed.hits(cycles(2000, 5).map(|chunk| chunk + 100_000));
+        println!("another cycle: {other:.3}, then {late:.3}");
+        assert!(late > 0.4, "{late}");
+        let fits = bed.hits(cycles(800, 20).map(|chunk| chunk + 200_000));
+        let late = bed.hits(cycles(800, 5).map(|chunk| chunk + 200_000));
+        println!("another set that fits: {fits:.3}, then {late:.3}");
+        assert!(late > 0.97, "{late}");
     }
 }
