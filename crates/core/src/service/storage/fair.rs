@@ -1,20 +1,34 @@
 //! Writers that are ahead of their disk, let on in turns.
 //!
 //! Their data is stored, only the answer waits. As the disk takes bytes, as many bytes of answers go
-//! out, one client after the other: each of the clients that wait gets the same share of the disk,
-//! however many requests each has under way.
+//! out, always to the client that has had least: each of the clients that wait gets the same share of
+//! the disk, however many requests each has under way.
+//!
+//! A disk takes bytes in bursts: now and then nobody needs to wait for a moment, and whoever is quick
+//! gets ahead, or a client that waits for its last answer misses what the others share out meanwhile.
+//! So all that clients write is counted, and made up for later, up to [`LAG_BYTES`].
 
 use crate::types::ClientId;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
+
+/// What a client may have had less than another, to be made up for: bytes. Who writes less than its
+/// share never waits; who comes back after a while must not keep the others waiting for long.
+const LAG_BYTES: u64 = 32 << 20;
+/// Clients remembered that do not wait.
+const REMEMBERED_MAX: usize = 1024;
 
 /// Answers that wait.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     /// By client, each in the order of its writes.
     waiting: BTreeMap<ClientId, VecDeque<u64>>,
-    /// Clients that wait, the next one in front, and bytes that it has let pass of its turn.
-    order: VecDeque<ClientId>,
+    /// Clients that wait, the one that has had least in front.
+    order: BTreeSet<(u64, ClientId)>,
+    /// What clients have had: bytes, which only differences count of.
+    had: BTreeMap<ClientId, u64>,
+    /// What the one that has had most has had: bytes.
+    most: u64,
     answers: BTreeMap<u64, Answer>,
     next: u64,
     /// Bytes that may pass.
@@ -29,14 +43,43 @@ struct Answer {
 }
 
 impl Turns {
+    /// A client's write needs no turn, or has had it.
+    pub(super) fn count(&mut self, client: ClientId, bytes: u64) {
+        let had = self.had(client);
+        let waits = self.order.remove(&(had, client));
+        let sum = had + bytes;
+        self.most = self.most.max(sum);
+        if self.had.len() >= REMEMBERED_MAX && !self.had.contains_key(&client) {
+            let (waiting, least) = (&self.waiting, self.most.saturating_sub(LAG_BYTES));
+            self.had.retain(|client, had| *had > least || waiting.contains_key(client));
+            if self.had.len() >= REMEMBERED_MAX {
+                self.had.retain(|client, _| waiting.contains_key(client));
+            }
+        }
+        self.had.insert(client, sum);
+        if waits {
+            self.order.insert((sum, client));
+        }
+    }
+
+    fn had(&self, client: ClientId) -> u64 {
+        let had = self.had.get(&client).copied().unwrap_or(0);
+        match self.waiting.contains_key(&client) {
+            true => had,
+            // Only so much is made up for.
+            false => had.max(self.most.saturating_sub(LAG_BYTES)),
+        }
+    }
+
     /// Another answer waits. Gives its number.
     pub(super) fn join(&mut self, client: ClientId, bytes: u64) -> u64 {
         self.next += 1;
-        let queue = self.waiting.entry(client).or_default();
-        if queue.is_empty() {
-            self.order.push_back(client);
+        if !self.waiting.contains_key(&client) {
+            let had = self.had(client);
+            self.had.insert(client, had);
+            self.order.insert((had, client));
         }
-        queue.push_back(self.next);
+        self.waiting.entry(client).or_default().push_back(self.next);
         self.answers.insert(self.next, Answer { client, bytes, waker: None });
         self.next
     }
@@ -55,11 +98,12 @@ impl Turns {
     /// Nobody waits for this answer any more.
     pub(super) fn leave(&mut self, number: u64) {
         let Some(answer) = self.answers.remove(&number) else { return };
-        if let Some(queue) = self.waiting.get_mut(&answer.client) {
+        let client = answer.client;
+        if let Some(queue) = self.waiting.get_mut(&client) {
             queue.retain(|&other| other != number);
             if queue.is_empty() {
-                self.waiting.remove(&answer.client);
-                self.order.retain(|&client| client != answer.client);
+                self.order.remove(&(self.had[&client], client));
+                self.waiting.remove(&client);
             }
         }
     }
@@ -67,19 +111,17 @@ impl Turns {
     /// Lets answers to so many bytes of writes go (all, for the largest number).
     pub(super) fn pass(&mut self, bytes: u64, wakers: &mut Vec<Waker>) {
         self.credit = self.credit.saturating_add(bytes);
-        while let Some(&client) = self.order.front() {
+        while let Some(&(_, client)) = self.order.first() {
             let number = self.waiting[&client][0];
             let answer = &self.answers[&number];
-            if answer.bytes > self.credit {
+            let bytes = answer.bytes;
+            if bytes > self.credit {
                 return;
             }
-            self.credit -= answer.bytes;
+            self.credit -= bytes;
             wakers.extend(answer.waker.clone());
+            self.count(client, bytes);
             self.leave(number);
-            // `leave` has taken the client out of the order if this was its last.
-            if self.order.front() == Some(&client) {
-                self.order.rotate_left(1);
-            }
         }
         self.credit = 0;
     }
@@ -144,5 +186,54 @@ mod tests {
         assert!(!turns.passed(later, Waker::noop()));
         turns.leave(later);
         assert!(turns.is_empty());
+    }
+
+    /// Two of four clients were always back before the others when the disk took a burst of bytes, and
+    /// got twice as much.
+    #[test]
+    fn who_missed_a_burst_gets_it_later() {
+        let mut turns = Turns::default();
+        let mut wakers = Vec::new();
+        let mut sums = [0u64; 4];
+        let mut waiting: Vec<(usize, u64)> = Vec::new();
+        for round in 0..2000 {
+            for client in 0..4 {
+                // The last two come to every second burst only.
+                let own = waiting.iter().filter(|(other, _)| *other == client).count();
+                if own == 0 && (client < 2 || round % 2 == 0) {
+                    let id = ClientId(client as u64);
+                    (0..4).for_each(|_| waiting.push((client, turns.join(id, 100))));
+                }
+            }
+            turns.pass(800, &mut wakers);
+            waiting.retain(|&(client, number)| {
+                let passed = turns.passed(number, Waker::noop());
+                sums[client] += if passed { 100 } else { 0 };
+                !passed
+            });
+        }
+        let (least, most) = (sums.iter().min().unwrap(), sums.iter().max().unwrap());
+        assert!(least * 20 > most * 19, "{sums:?}");
+    }
+
+    #[test]
+    fn who_was_away_makes_up_for_little_and_many_are_forgotten() {
+        let mut turns = Turns::default();
+        turns.count(ClientId(1), 1 << 40);
+        let (new, old) = (turns.join(ClientId(2), 1 << 20), turns.join(ClientId(1), 1 << 20));
+        let mut wakers = Vec::new();
+        turns.pass(1 << 20, &mut wakers);
+        assert!(turns.passed(new, Waker::noop()) && !turns.passed(old, Waker::noop()));
+        for client in 0..40 {
+            turns.join(ClientId(2), 1 << 20);
+            turns.pass(1 << 20, &mut wakers);
+            if turns.passed(old, Waker::noop()) {
+                assert!(client <= 32, "after {client}");
+                break;
+            }
+        }
+        assert!(turns.passed(old, Waker::noop()));
+        (0..5000).for_each(|client| turns.count(ClientId(client), 1 << 20));
+        assert!(turns.had.len() <= REMEMBERED_MAX, "{}", turns.had.len());
     }
 }

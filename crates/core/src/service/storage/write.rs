@@ -342,7 +342,10 @@ impl Target {
     pub fn turn(self: &Arc<Target>, client: ClientId, bytes: u64) -> Option<Turn> {
         self.disk.as_ref()?;
         let mut state = self.lock();
-        if !state.ahead() {
+        let ahead = state.ahead();
+        let turns = &mut state.flow.as_mut()?.turns;
+        if !ahead {
+            turns.count(client, bytes);
             return None;
         }
         let number = state.flow.as_mut()?.turns.join(client, bytes);
