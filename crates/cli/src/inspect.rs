@@ -133,6 +133,13 @@ fn pool_status(directory: &PoolDirectory) -> Outcome<(Value, String, bool)> {
                         }
                     );
                 }
+                if !status.unfit.is_empty() {
+                    let names: Vec<String> = status.unfit.iter().map(u32::to_string).collect();
+                    text += &format!(
+                        "      new files are not placed in target {}: disk errors\n",
+                        names.join(", ")
+                    );
+                }
                 servers.push(json!(status));
             }
             Err(error) => {

@@ -437,6 +437,7 @@ impl<R: Rpc> File<R> {
         let member = self.shared.layout.member(part.column);
         let server = fs.server_of(member)?;
         let place = |error: Error| {
+            fs.heed(member, &error);
             let cause = format!("target {}: {}", member.target.0, error.cause);
             Error { cause, ..error }
         };

@@ -14,7 +14,9 @@ use crate::error::{Code, Error, Result};
 use crate::layout::{Layout, Member};
 use crate::session::Reply;
 use crate::slice::{Basin, Slice};
-use crate::types::{Attributes, Credentials, Entry, FileKind, Ino, Now, ServerIndex, WallTime};
+use crate::types::{
+    Attributes, Credentials, Entry, FileKind, Ino, Now, ServerIndex, TargetId, WallTime,
+};
 use crate::wire::control::{ControlReply, ControlRequest, PoolMap, ServerStatus};
 use crate::wire::data::{TargetCall, TargetReply, TargetRequest, Witness};
 use crate::wire::meta::{
@@ -146,6 +148,8 @@ struct Shared<R> {
     riders: Mutex<Vec<(Ino, Rider)>>,
     /// How many tasks are freeing objects now.
     freeing: AtomicUsize,
+    /// Targets of whose disks' failure the metadata service was told, or is about to be.
+    unfit: Mutex<BTreeSet<TargetId>>,
 }
 
 /// Text of a place, for messages.
@@ -178,6 +182,7 @@ impl<R: Rpc> Fs<R> {
                 garbage_told: AtomicBool::new(false),
                 riders: Mutex::default(),
                 freeing: AtomicUsize::new(0),
+                unfit: Mutex::default(),
             }),
         }
     }
@@ -597,6 +602,16 @@ impl<R: Rpc> Fs<R> {
         self.shared.riders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Has the metadata service hear of a target whose disk failed, with the next request: once.
+    fn heed(&self, member: Member, error: &Error) {
+        if error.code == Code::Disk {
+            let mut unfit = self.shared.unfit.lock().unwrap_or_else(PoisonError::into_inner);
+            if unfit.insert(member.target) {
+                self.lock_riders().push((Ino::ROOT, Rider::Unfit { member }));
+            }
+        }
+    }
+
     /// Ends a handle with the next request.
     async fn ride(&self, ino: Ino, rider: Rider) -> Result<()> {
         let many = {
@@ -837,7 +852,8 @@ impl<R: Rpc> Fs<R> {
         let once = !request.repeatable();
         let call = TargetCall { member, map_epoch: self.map().epoch, request };
         let body = wire::encode(&call);
-        wire::decode(&self.plain(server, Kind::Target, body, capability, once, 0).await?.body)
+        let reply = self.plain(server, Kind::Target, body, capability, once, 0).await;
+        wire::decode(&reply.inspect_err(|error| self.heed(member, error))?.body)
     }
 
     /// Makes a request to the target of each column; fails if any fails.

@@ -839,6 +839,7 @@ impl Peer {
             // Frames that need it are refused before they come this far.
             _ => Err(Error::because(Code::Unauthenticated, "the secret was not proved")),
         }
+                status.unfit = meta.unfit().iter().map(|target| target.0).collect();
     }
 
     fn keep(&mut self, capability: Capability) {

@@ -230,6 +230,9 @@ pub struct ServerStatus {
     pub metadata_used: u64,
     /// Inodes (0: no metadata here).
     pub inodes: u64,
+    /// Targets of the pool in which no new file is placed any more, since their disks had errors; as far
+    /// as the metadata here has heard of it.
+    pub unfit: Vec<u32>,
     /// Processor time of the server in its own code: microseconds.
     pub cpu_user_us: u64,
     /// Processor time of the server in the kernel: microseconds.

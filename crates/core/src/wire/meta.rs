@@ -10,7 +10,7 @@
 
 use crate::auth::{Capability, ReapOrder};
 use crate::error::Code;
-use crate::layout::Layout;
+use crate::layout::{Layout, Member};
 use crate::types::{Attributes, Credentials, Entry, FileKind, Ino, WallTime};
 use serde::{Deserialize, Serialize};
 
@@ -37,6 +37,11 @@ pub enum Rider {
         ino: Ino,
         /// The data epoch that it began.
         epoch: u32,
+    },
+    /// A target has answered that its disk failed: new files had better go elsewhere.
+    Unfit {
+        /// Which, in which life.
+        member: Member,
     },
 }
 

@@ -275,6 +275,10 @@ impl MetaService {
                     let _ = attempt!(self.end_truncate(ino, epoch));
                     continue;
                 }
+                Rider::Unfit { member } => {
+                    self.set_unfit(member);
+                    continue;
+                }
             };
             if let Ok(Some(reap)) = self.end(client, closing.handle, closing.settlement).await {
                 // Whoever asks first is told; this client is told that it may ask.

@@ -34,7 +34,7 @@ use crate::auth::{Capability, CapabilityKey, ReapOrder, Rights};
 use crate::config::{BODY_BYTES_MAX, REAP_BATCH_MAX, Timing};
 use crate::error::{Code, Error, Result};
 use crate::layout::{Layout, Member, STRIPE_SIZE_MAX, STRIPE_SIZE_MIN};
-use crate::types::{Attributes, ClientId, Credentials, FileKind, Ino, Now, WallTime};
+use crate::types::{Attributes, ClientId, Credentials, FileKind, Ino, Now, TargetId, WallTime};
 use crate::wire::control::PoolMap;
 use crate::wire::meta::{LayoutWish, MetaReply, MetaRequest, Place, Reap, Record, Unsettled};
 use live::{Doom, Live, Mark};
@@ -44,6 +44,7 @@ use records::{
     COUNTERS, Counters, DirectoryTimes, FORMAT, Head, Inode, all_of, decode, garbage_key, ino_of,
     inode_key, orphan_key, times_key,
 };
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use store::{Batch, Outcome};
@@ -80,6 +81,9 @@ pub struct MetaService {
     inos: Mutex<(u64, u64)>,
     /// Counts files made: rotates their first targets.
     files_made: AtomicU64,
+    /// Targets that get no new files: a client was told that their disks failed. For as long as they and
+    /// this service live.
+    unfit: Mutex<BTreeSet<TargetId>>,
 }
 
 /// What became of an inode that lost a name.
@@ -123,6 +127,7 @@ impl MetaService {
             locks: Locks::default(),
             inos: Mutex::new((0, 0)),
             files_made: AtomicU64::new(0),
+            unfit: Mutex::default(),
         };
         for tag in [b'i', b'o', b'g'] {
             let (mut start, end) = all_of(tag);
@@ -396,16 +401,34 @@ impl MetaService {
         check_wish(wish)?;
         let size = wish.stripe_size.or(directory.stripe_size).unwrap_or(self.stripe_size);
         let count = wish.stripe_count.or(directory.stripe_count).unwrap_or(self.stripe_count);
-        let all = self.members.len();
+        let unfit = self.unfit();
+        // Where all have failed, whoever writes is told so by them.
+        let none_fit = unfit.len() >= self.members.len();
+        let fit = |member: &&Member| none_fit || !unfit.contains(&member.target);
+        let members = self.members.iter().filter(fit);
+        let all = members.clone().count();
         let count = match count as usize {
             0 => all,
             count => count.min(all),
         };
         let first = self.files_made.fetch_add(1, Ordering::Relaxed) as usize % all;
-        let members = self.members.iter().cycle().skip(first).take(count.min(COLUMNS_MAX));
+        let members = members.cycle().skip(first).take(count.min(COLUMNS_MAX));
         let layout = Layout::striped(size, members.copied());
         layout.check()?;
         Ok(layout)
+    }
+
+    /// Targets in which no new file is placed.
+    pub fn unfit(&self) -> BTreeSet<TargetId> {
+        self.unfit.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A client was told that a target's disk failed. Files that are there stay where they are.
+    fn set_unfit(&self, member: Member) {
+        // Of another life, or another pool's, nothing is known here.
+        if self.members.contains(&member) {
+            self.unfit.lock().unwrap_or_else(PoisonError::into_inner).insert(member.target);
+        }
     }
 
     /// A number that no inode had before.

@@ -3,7 +3,7 @@
 use super::conformance::store_conformance;
 use super::*;
 use crate::config::RIDERS_PER_CALL_MAX;
-use crate::types::{Incarnation, TargetId};
+use crate::types::Incarnation;
 use crate::wire::control::{ServerEntry, TargetEntry};
 use crate::wire::meta::{
     Changes, Closing, OpenMode, Opened, PendingTruncate, Place, Rider, SetTime, Settlement,
@@ -1161,6 +1161,29 @@ fn layouts_come_from_file_directory_or_pool() {
         firsts[first as usize] += 1;
     }
     assert_eq!(firsts, [10; 4]);
+}
+
+#[test]
+fn targets_whose_disks_failed_get_no_new_files() {
+    let bed = Bed::new();
+    let old = bed.create("old").layout;
+    let bad = old.member(0);
+    let of_another_life = Member { incarnation: Incarnation(!bad.incarnation.0), ..bad };
+    let tell = |member| run(bed.service.ride(CLIENT, &[Rider::Unfit { member }])).map(|_| ());
+    assert_eq!(tell(of_another_life), Ok(()));
+    assert_eq!(bed.create("all").layout.groups.len(), 4);
+    // Twice: who hears of it is not asked whether others have.
+    assert_eq!((tell(bad), tell(bad)), (Ok(()), Ok(())));
+    for i in 0..8 {
+        let layout = bed.create(&format!("new{i}")).layout;
+        let columns = 0..layout.stripe_count();
+        assert_eq!(columns.len(), 3);
+        assert!(columns.into_iter().all(|column| layout.member(column) != bad));
+    }
+    assert_eq!(bed.service.unfit().into_iter().collect::<Vec<_>>(), [bad.target]);
+    // With none left, all are as good as any.
+    (0..4).for_each(|column| tell(old.member(column)).unwrap());
+    assert_eq!(bed.create("last").layout.groups.len(), 4);
 }
 
 #[test]
