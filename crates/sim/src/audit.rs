@@ -140,10 +140,10 @@ impl Worker {
         Ok(found)
     }
 
-    /// Passes errors on, unless servers are dead.
+    /// Passes errors on, unless servers are dead, or disks that are known to fail.
     pub(crate) fn excuse_dead(&self, error: &Error) -> Result<()> {
         let dead = self.mix == Mix::Wreck && !lock(&self.world).dead_since(u64::MAX).is_empty();
-        if dead { Ok(()) } else { Err(error.clone()) }
+        if dead || self.disk_failed(error) { Ok(()) } else { Err(error.clone()) }
     }
 
     fn doomed(&self, layout: &Layout) -> bool {

@@ -1,8 +1,9 @@
 //! A virtual disk: takes time for each request and each byte, and ends what is under way in any order.
 
+use crate::rng::Rng;
 use crate::world::lock;
 use std::sync::{Arc, Mutex};
-use weir_core::service::storage::disk::{Disk, DiskRequest, MemoryDisk};
+use weir_core::service::storage::disk::{Disk, DiskError, DiskRequest, MemoryDisk};
 
 /// How fast a disk is.
 #[derive(Clone, Copy, Debug)]
@@ -11,6 +12,61 @@ pub(crate) struct Speed {
     pub(crate) latency_us: u64,
     /// Bytes in a millisecond.
     pub(crate) bytes_per_ms: u64,
+}
+
+/// What goes wrong with a disk. Without faults it is as fast as [`Speed`] says, and does all that it is
+/// told.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Faults {
+    /// Requests that fail or fall short: of a thousand.
+    pub(crate) failing: u64,
+    /// Requests that take long: of a thousand.
+    pub(crate) stalling: u64,
+    /// After so many requests it is read-only, or gone.
+    pub(crate) ends: Option<(u64, End)>,
+}
+
+/// How a disk ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    ReadOnly,
+    Gone,
+}
+
+/// What a stall adds: microseconds. Longer than a client bears with a server that is silent.
+const STALL_US: u64 = 5_000_000;
+/// Requests of a disk for which faults are drawn.
+const REQUESTS: u64 = 4000;
+
+impl Faults {
+    /// Has a disk fail as it is drawn.
+    pub(crate) fn plant(self, disk: &MemoryDisk, rng: &mut Rng) {
+        for index in 0..REQUESTS {
+            let error = match (self.ends, rng.below(1000) < self.failing) {
+                (Some((end, End::Gone)), _) if index >= end => DiskError::Os(19),
+                (_, false) => continue,
+                (_, true) => match rng.below(2) {
+                    0 => DiskError::Os(5),
+                    _ => DiskError::Short(512),
+                },
+            };
+            disk.fail(index, error);
+        }
+    }
+
+    /// What a request takes longer: microseconds.
+    pub(crate) fn stall_us(self, rng: &mut Rng) -> u64 {
+        if rng.below(1000) < self.stalling { rng.below(STALL_US) } else { 0 }
+    }
+
+    /// To be called before each request ends.
+    pub(crate) fn watch(self, disk: &MemoryDisk) {
+        if let Some((end, End::ReadOnly)) = self.ends
+            && disk.counts().0 >= end
+        {
+            disk.set_read_only(true);
+        }
+    }
 }
 
 /// A request that was submitted: to which disk of which life of which server, and its bytes.

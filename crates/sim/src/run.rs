@@ -1,7 +1,7 @@
 //! One run: a pool is made, used while things go wrong, audited, swept, and must be empty then.
 
 use crate::client::SimRpc;
-use crate::disk::Speed;
+use crate::disk::{End, Faults, Speed};
 use crate::names::Private;
 use crate::net::Host;
 use crate::planted::{Bug, Planted};
@@ -243,6 +243,7 @@ impl History {
             metadata_memory: 8 << 20,
             store_us: *rng.pick(&[0, 50, 2000]),
             disk: None,
+            faults: None,
         };
         // Of a sequence of their own: with disks or without, the rest of a seed is the same.
         let mut disks = Rng::new(plan.seed ^ 0xd15c);
@@ -252,6 +253,15 @@ impl History {
                 latency_us: *disks.pick(&[20, 200, 8_000]),
                 bytes_per_ms: *disks.pick(&[2_000, 50_000, 2_000_000]),
             });
+            if disks.chance(30) {
+                let end = disks.below(300);
+                equipment.faults = Some(Faults {
+                    failing: *disks.pick(&[0, 5, 50]),
+                    stalling: *disks.pick(&[0, 5]),
+                    ends: *disks.pick(&[None, Some((end, End::ReadOnly)), Some((end, End::Gone))]),
+                });
+                world.disks_fail = true;
+            }
         }
         // The last host is the auditor's.
         for _ in 0..servers + clients + 1 {
@@ -546,6 +556,8 @@ impl History {
             let status = world.servers[server].service.status(now);
             let left = status.targets.iter().any(|target| match target.disk {
                 0 => target.memory_used > 0,
+                // Blocks that failed are never used again.
+                _ if world.disks_fail => target.dirty > 0,
                 // Records of chunks are kept for the next ones.
                 _ => target.disk_used > 0 || target.dirty > 0,
             });

@@ -41,6 +41,7 @@ impl Stage {
             metadata_memory: 1 << 20,
             store_us: 0,
             disk: None,
+            faults: None,
         };
         (0..2).for_each(|server| world.start_server(server, equipment.clone()));
         let clients = [world.start_client(2, 1), world.start_client(3, 1)];

@@ -1,6 +1,6 @@
 //! A server process: the driver of the shipped services, as `weir-server`'s.
 
-use crate::disk::{Asked, SimDisk, Speed};
+use crate::disk::{Asked, Faults, SimDisk, Speed};
 use crate::net::{Payload, Placement, Sending, Taker};
 use crate::planted::{Bug, Planted};
 use crate::rng::Rng;
@@ -39,6 +39,8 @@ pub(crate) struct Equipment {
     pub(crate) store_us: u64,
     /// How fast the targets' disks are, if they have any.
     pub(crate) disk: Option<Speed>,
+    /// What is wrong with those, if anything is.
+    pub(crate) faults: Option<Faults>,
 }
 
 /// Room on a target's disk: blocks.
@@ -100,6 +102,11 @@ impl World {
             Some(_) => (0..equipment.targets).map(disk).collect(),
             None => Vec::new(),
         };
+        if let Some(faults) = equipment.faults {
+            for (disk, _) in &disks {
+                faults.plant(&disk.inner, &mut self.rng);
+            }
+        }
         let parts = |(target, &incarnation): (usize, &Incarnation)| TargetParts {
             incarnation,
             memory: Box::new(HeapMemory::new(equipment.memory)),
@@ -136,7 +143,9 @@ impl World {
                 continue;
             };
             *busy_us = self.now_us.max(*busy_us) + bytes * 1000 / speed.bytes_per_ms;
-            let at_us = *busy_us + speed.latency_us;
+            let faults = process.equipment.faults;
+            let stall_us = faults.map_or(0, |faults| faults.stall_us(&mut self.rng));
+            let at_us = *busy_us + speed.latency_us + stall_us;
             self.at(at_us, Event::Disk { server, life, target });
         }
     }
@@ -153,6 +162,9 @@ impl World {
         }
         let (disk, service) = (process.disks[target].0.clone(), process.service.clone());
         let now = self.now(process.host);
+        if let Some(faults) = process.equipment.faults {
+            faults.watch(&disk.inner);
+        }
         let pending = disk.inner.pending() as u64;
         if pending > 0
             && let Some(done) = disk.inner.step(self.rng.below(pending) as usize)

@@ -152,9 +152,14 @@ impl Worker {
     pub(crate) fn excuse(&self, error: &Error) {
         if matches!(error.code, Code::NoSpace | Code::NoMetadataSpace) {
             lock(&self.model).no_space += 1;
-        } else if !self.mix.excuses(error.code) {
+        } else if !self.mix.excuses(error.code) && !self.disk_failed(error) {
             self.fail(|| format!("client {}: {:?}: {error}", self.place, error.code));
         }
+    }
+
+    /// Whether a disk's fault is told of, where disks have faults.
+    pub(crate) fn disk_failed(&self, error: &Error) -> bool {
+        error.code == Code::Disk && lock(&self.world).disks_fail
     }
 
     /// It can only have ended in this error, or in one that the story excuses.

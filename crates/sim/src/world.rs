@@ -178,6 +178,8 @@ pub(crate) struct World {
     pub(crate) ready: Arc<Ready>,
     pub(crate) sleepers: Sleepers,
     pub(crate) asking: crate::disk::Asking,
+    /// Whether disks have faults: then requests may end in the errors that tell of it.
+    pub(crate) disks_fail: bool,
     pub(crate) planted: Planted,
     /// Clients that died: their tasks are to be dropped.
     pub(crate) dead: Vec<usize>,
@@ -210,6 +212,7 @@ impl World {
             ready: Arc::default(),
             sleepers: Sleepers::default(),
             asking: crate::disk::Asking::default(),
+            disks_fail: false,
             planted,
             dead: Vec::new(),
             deaths: Vec::new(),
