@@ -1,6 +1,6 @@
 //! The event loops: one thread for each core, each with its own connections.
 
-use crate::disk::Driven;
+use crate::disk::{Cork, Driven};
 use std::collections::HashMap;
 use std::future::Future;
 use std::net::{TcpListener, TcpStream};
@@ -183,6 +183,7 @@ impl Loop {
         if let Some(listener) = &self.listener {
             poller.add(listener.as_raw_fd(), LISTENER, true, false)?;
         }
+        let shared = self.shared.clone();
         let disks: Vec<(usize, Arc<dyn Driven>)> = (self.shared.disks.iter().enumerate())
             .filter(|(index, _)| index % self.shared.doors.len() == self.index)
             .filter_map(|(index, disk)| Some((index, disk.clone()?)))
@@ -199,6 +200,8 @@ impl Loop {
             poller.wait(&mut events, Some(Duration::from_millis(timeout_ms)))?;
             now = self.shared.clock.now();
             for event in &events {
+                // What it asks disks for goes to the kernel together.
+                let _cork = Cork::new(&shared.disks);
                 match event.token {
                     LISTENER => self.accept(),
                     token if token >= DISKS => {
@@ -213,7 +216,10 @@ impl Loop {
                 }
             }
             self.adopt();
-            self.run_tasks();
+            {
+                let _cork = Cork::new(&shared.disks);
+                self.run_tasks();
+            }
             if now.mono_ms >= next_tick_ms {
                 next_tick_ms = now.mono_ms + TICK_MS;
                 self.tick(now);
@@ -401,6 +407,8 @@ impl Loop {
             return;
         }
         let now = self.shared.clock.now();
+        // Answers on the same connection go out together.
+        let mut answered: Vec<u64> = Vec::new();
         for number in numbers {
             if number == CHORE {
                 self.run_chore();
@@ -414,10 +422,13 @@ impl Loop {
                 // The connection may be gone; then the answer is kept for the next one.
                 if let Some(connection) = self.connections.get_mut(&token) {
                     connection.link.send(answer.head, answer.payload.map(Pinned));
-                    self.settle(token, now);
+                    if !answered.contains(&token) {
+                        answered.push(token);
+                    }
                 }
             }
         }
+        answered.into_iter().for_each(|token| self.settle(token, now));
     }
 
     fn run_chore(&mut self) {

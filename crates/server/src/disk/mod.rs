@@ -6,6 +6,7 @@
 mod ring;
 mod threads;
 
+use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -45,6 +46,34 @@ pub(crate) trait Driven: Disk {
 
     /// Takes the completions that are there.
     fn reap(&self) -> Vec<DiskDone>;
+
+    /// Hands the kernel what was submitted under a [`Cork`] of this thread.
+    fn flush(&self) {}
+}
+
+thread_local! {
+    /// Whether this thread has a [`Cork`].
+    static CORKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// For as long as it lives, what its thread submits to disks only queues up; then it goes to the kernel
+/// together. For the time of one event: nothing may wait for a disk under it.
+pub(crate) struct Cork<'a> {
+    disks: &'a [Option<Arc<dyn Driven>>],
+}
+
+impl Cork<'_> {
+    pub(crate) fn new(disks: &[Option<Arc<dyn Driven>>]) -> Cork<'_> {
+        CORKED.set(true);
+        Cork { disks }
+    }
+}
+
+impl Drop for Cork<'_> {
+    fn drop(&mut self) {
+        CORKED.set(false);
+        self.disks.iter().flatten().for_each(|disk| disk.flush());
+    }
 }
 
 /// A file or device, open for direct I/O.

@@ -1,11 +1,12 @@
 //! A disk through io_uring: requests go in under a short lock, from any thread; the kernel counts up
 //! an eventfd when some have ended.
 
-use super::{Backing, Driven, advance, drain, event, vectors};
+use super::{Backing, CORKED, Driven, advance, drain, event, vectors};
 use io_uring::{IoUring, opcode, types};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_core::service::storage::disk::{
     BLOCK_BYTES, Disk, DiskDone, DiskError, DiskOp, DiskRequest,
@@ -13,6 +14,9 @@ use weir_core::service::storage::disk::{
 
 /// Requests in the kernel at once; more wait here.
 const DEPTH_MAX: u32 = 256;
+
+/// Requests of so many bytes are not held back for others to go along.
+const LARGE_BYTES: usize = 128 << 10;
 
 pub(super) struct Ring {
     ring: IoUring,
@@ -33,6 +37,8 @@ pub(super) struct RingDisk {
     backing: Backing,
     event: OwnedFd,
     state: Mutex<State>,
+    /// Something was submitted that the kernel has not been handed.
+    corked: AtomicBool,
 }
 
 struct State {
@@ -66,7 +72,7 @@ impl RingDisk {
             next: 0,
             closed: false,
         };
-        RingDisk { backing, event, state: Mutex::new(state) }
+        RingDisk { backing, event, state: Mutex::new(state), corked: AtomicBool::new(false) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -105,7 +111,9 @@ impl RingDisk {
         }
         // What the kernel does not take now (EAGAIN, EINTR) it takes with the next call, which comes
         // at the latest with the next completion or tick.
-        let _ = state.ring.submit();
+        if !state.ring.submission().is_empty() {
+            let _ = state.ring.submit();
+        }
     }
 
     fn collect(&self, state: &mut State) {
@@ -151,9 +159,12 @@ impl Disk for RingDisk {
         if state.closed {
             return;
         }
-        let vectors = vectors(&request);
+        let (vectors, length) = (vectors(&request), request.length());
         state.queue.push_back(Transfer { request, vectors, moved: 0 });
-        self.push(&mut state);
+        match CORKED.get() && length < LARGE_BYTES {
+            true => self.corked.store(true, Ordering::Relaxed),
+            false => self.push(&mut state),
+        }
     }
 
     fn close(&self) {
@@ -178,6 +189,15 @@ impl Drop for RingDisk {
 impl Driven for RingDisk {
     fn descriptor(&self) -> RawFd {
         self.event.as_raw_fd()
+    }
+
+    fn flush(&self) {
+        // Whoever corked it is this thread, or flushes it himself.
+        if self.corked.load(Ordering::Relaxed) {
+            let mut state = self.lock();
+            self.corked.store(false, Ordering::Relaxed);
+            self.push(&mut state);
+        }
     }
 
     fn reap(&self) -> Vec<DiskDone> {
