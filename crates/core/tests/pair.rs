@@ -155,9 +155,14 @@ impl Pair {
             let body = &transmit.head[HEADER_BYTES..];
             let now = self.now();
             let peer = self.peer.as_mut().expect("connected");
-            let answer = match self.service.frame(now, peer, header, body) {
+            let action = match self.service.frame(now, peer, header, body) {
+                Action::Discard(then) => *then,
+                action => action,
+            };
+            let answer = match action {
                 Action::Nothing => None,
-                Action::Send(outgoing) | Action::Discard(outgoing) => Some(outgoing),
+                Action::Send(outgoing) => Some(outgoing),
+                Action::Discard(_) => panic!("thrown away once"),
                 Action::Later(mut task) => {
                     match task.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
                         Poll::Ready(outgoing) => Some(outgoing),

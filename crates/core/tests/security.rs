@@ -88,7 +88,8 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 fn answer(action: Action) -> (Option<Outgoing>, bool) {
     match action {
         Action::Nothing => (None, false),
-        Action::Send(outgoing) | Action::Discard(outgoing) => (Some(outgoing), false),
+        Action::Send(outgoing) => (Some(outgoing), false),
+        Action::Discard(then) => answer(*then),
         Action::Later(task) => (Some(ready(task)), false),
         Action::Close(outgoing) => (outgoing, true),
         Action::Receive(_) => panic!("a payload would be taken"),

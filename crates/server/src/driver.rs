@@ -135,7 +135,7 @@ struct Connection {
     /// A write whose payload is on its way.
     receiving: Option<Receiving>,
     /// What to send once a payload is thrown away.
-    after_discard: Option<Outgoing>,
+    after_discard: Option<Action>,
     /// Close once everything is sent.
     closing: bool,
     /// What the poller was told.
@@ -450,7 +450,7 @@ struct Reception<'a> {
     now: Now,
     peer: &'a mut Peer,
     receiving: &'a mut Option<Receiving>,
-    after_discard: &'a mut Option<Outgoing>,
+    after_discard: &'a mut Option<Action>,
     closing: &'a mut bool,
     answers: Vec<Outgoing>,
     later: &'a mut Vec<(u64, Task)>,
@@ -472,8 +472,8 @@ impl Reception<'_> {
                 let action = self.service.received(self.now, self.peer, receiving);
                 return self.act(action, 0);
             }
-            Action::Discard(answer) if payload_length > 0 => *self.after_discard = Some(answer),
-            Action::Discard(answer) => self.answers.push(answer),
+            Action::Discard(then) if payload_length > 0 => *self.after_discard = Some(*then),
+            Action::Discard(then) => return self.act(*then, 0),
             Action::Later(mut task) => {
                 let number = *self.next_task;
                 let waker = self.woken.waker(number);
@@ -505,8 +505,8 @@ impl Sink for Reception<'_> {
         if let Some(receiving) = self.receiving.take() {
             let action = self.service.received(self.now, self.peer, receiving);
             self.act(action, 0)?;
-        } else if let Some(answer) = self.after_discard.take() {
-            self.answers.push(answer);
+        } else if let Some(then) = self.after_discard.take() {
+            self.act(then, 0)?;
         }
         Ok(())
     }

@@ -82,7 +82,7 @@ impl Server {
 pub(crate) struct AtServer {
     peer: Peer,
     receiving: Option<Receiving>,
-    after_discard: Option<Outgoing>,
+    after_discard: Option<Action>,
     closing: bool,
 }
 
@@ -407,10 +407,10 @@ impl Reception<'_> {
                 let action = self.service.received(self.now, &self.at_server.peer, receiving);
                 return self.act(action, 0);
             }
-            Action::Discard(answer) if payload_length > 0 => {
-                self.at_server.after_discard = Some(answer);
+            Action::Discard(then) if payload_length > 0 => {
+                self.at_server.after_discard = Some(*then);
             }
-            Action::Discard(answer) => self.answers.push(answer),
+            Action::Discard(then) => return self.act(*then, 0),
             Action::Later(task) => self.later.push(task),
             Action::Close(answer) => {
                 self.answers.extend(answer);
@@ -442,8 +442,8 @@ impl Taker for Reception<'_> {
             }
             let action = self.service.received(self.now, &self.at_server.peer, receiving);
             self.act(action, 0)?;
-        } else if let Some(answer) = self.at_server.after_discard.take() {
-            self.answers.push(answer);
+        } else if let Some(then) = self.at_server.after_discard.take() {
+            self.act(then, 0)?;
         }
         Ok(())
     }

@@ -55,8 +55,8 @@ pub enum Action {
     Send(Outgoing),
     /// To receive the payload into the ticket's buffers, then call [`Service::received`].
     Receive(Receiving),
-    /// To receive the payload and throw it away, then send this.
-    Discard(Outgoing),
+    /// To receive the payload and throw it away, then do this.
+    Discard(Box<Action>),
     /// To run this to its end, then send what it gives.
     Later(Pin<Box<dyn Future<Output = Outgoing> + Send>>),
     /// To send this, if anything, and close the connection.
@@ -573,20 +573,33 @@ impl Service {
             return Err(wire::protocol("a write whose payload is not its length"));
         }
         if let Some(repeated) = self.admit(peer, header, true)? {
-            return Ok(Action::Discard(repeated));
+            return Ok(Action::Discard(Box::new(Action::Send(repeated))));
         }
         let ticket = self.target(io.member).and_then(|target| {
             peer.check(now, io.ino, Rights::WRITE, io.generation)?;
             target.begin_write(now, &io)
         });
-        self.count_failure(&ticket);
-        match ticket {
-            Ok(ticket) => Ok(Action::Receive(Receiving { ticket, header })),
-            Err(error) => {
-                let head = peer.known()?.session.settle(header, true, Err(error), 0);
-                Ok(Action::Discard(Outgoing::plain(head)))
-            }
-        }
+        let error = match ticket {
+            Ok(ticket) => return Ok(Action::Receive(Receiving { ticket, header })),
+            Err(error) => error,
+        };
+        let known = peer.known()?;
+        // The client may try again when there is memory, not before.
+        let room = match (error.code, self.target(io.member)) {
+            (Code::Busy, Ok(target)) => target.room(known.client, io),
+            _ => None,
+        };
+        let result = Err(error);
+        self.count_failure(&result);
+        let session = known.session.clone();
+        let answer = match room {
+            None => Action::Send(Outgoing::plain(session.settle(header, true, result, 0))),
+            Some(room) => Action::Later(Box::pin(async move {
+                room.await;
+                Outgoing::plain(session.settle(header, true, result, 0))
+            })),
+        };
+        Ok(Action::Discard(Box::new(answer)))
     }
 
     /// A write's payload is in the ticket's buffers: commits it, unless the connection was replaced
@@ -826,6 +839,7 @@ impl Service {
                 status.metadata_memory = usage.limit;
                 status.metadata_used = usage.used;
                 status.inodes = inodes;
+                status.unfit = meta.unfit().iter().map(|target| target.0).collect();
             }
         }
         status
@@ -839,7 +853,6 @@ impl Peer {
             // Frames that need it are refused before they come this far.
             _ => Err(Error::because(Code::Unauthenticated, "the secret was not proved")),
         }
-                status.unfit = meta.unfit().iter().map(|target| target.0).collect();
     }
 
     fn keep(&mut self, capability: Capability) {

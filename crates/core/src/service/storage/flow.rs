@@ -20,8 +20,8 @@ use super::tier::{Base, QUARTER_BYTES, QUARTERS, Queue, Tier, blocks_of};
 use super::{State, Target};
 use crate::error::{Code, Error};
 use crate::slice::Slice;
-use crate::types::{Ino, Now};
-use std::collections::{BTreeMap, VecDeque};
+use crate::types::{ClientId, Ino, Now};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::task::Waker;
 
 /// Largest request to a disk: bytes.
@@ -143,6 +143,8 @@ pub(super) struct Flow {
     readers: BTreeMap<u64, Reader>,
     /// Who waits for memory, in the order of asking.
     queue: VecDeque<u64>,
+    /// Writers that were told that there is memory, and have not come back for it.
+    returning: BTreeSet<ClientId>,
     pub(super) turns: Turns,
     failed: Option<DiskError>,
     failures_on_end: u32,
@@ -176,6 +178,7 @@ impl Flow {
             held: BTreeMap::new(),
             readers: BTreeMap::new(),
             queue: VecDeque::new(),
+            returning: BTreeSet::new(),
             turns: Turns::default(),
             failed: None,
             failures_on_end: 0,
@@ -501,6 +504,39 @@ impl State {
             flow.queue.push_back(number);
         }
         Ok(())
+    }
+
+    /// A writer waits for memory: behind the others, unless it has waited already. Gives its number.
+    pub(super) fn queue_up(&mut self, client: ClientId, waker: &Waker) -> u64 {
+        let flow = self.flow.as_mut().expect("a target with a disk");
+        let number = flow.number();
+        let waker = waker.clone();
+        flow.readers.insert(number, Reader { waker, keys: Vec::new(), holds: false, error: None });
+        match flow.returning.remove(&client) {
+            true => flow.queue.push_front(number),
+            false => flow.queue.push_back(number),
+        }
+        number
+    }
+
+    /// Whether it is somebody's turn who waits for memory; else the waker is called then.
+    pub(super) fn is_first(&mut self, number: u64, waker: &Waker) -> bool {
+        let flow = self.flow.as_mut().expect("a target with a disk");
+        if let Some(reader) = flow.readers.get_mut(&number) {
+            reader.waker.clone_from(waker);
+        }
+        flow.queue.front() == Some(&number)
+    }
+
+    /// A writer is told that there is memory now.
+    pub(super) fn leave_queue(&mut self, number: u64, client: ClientId) {
+        let flow = self.flow.as_mut().expect("a target with a disk");
+        flow.leave(number);
+        flow.returning.insert(client);
+        if flow.queue.is_empty() {
+            // Nobody is in the way of those who come back.
+            flow.returning.clear();
+        }
     }
 
     /// What went wrong for a reader, if anything did.

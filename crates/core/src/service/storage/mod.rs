@@ -22,6 +22,7 @@ mod flow;
 mod kept;
 mod memory;
 mod read;
+mod room;
 mod space;
 #[cfg(test)]
 mod tests;
@@ -35,6 +36,7 @@ pub use flow::{DiskCounters, DiskStatus};
 pub use kept::{Restore, check_record};
 pub use memory::{HeapMemory, Memory};
 pub use read::{ReadTicket, Reading};
+pub use room::Room;
 pub use write::{Turn, WriteTicket};
 
 use crate::config::{LIST_EXTENTS_MAX, PAYLOAD_BYTES_MAX};

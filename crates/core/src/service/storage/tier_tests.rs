@@ -347,6 +347,54 @@ fn writers_ahead_of_the_disk_wait_in_turns() {
     bed.audit();
 }
 
+/// Writers used to be told "busy" and to ask again and again; who came at the right moment was served.
+#[test]
+fn writers_that_find_no_memory_wait_in_the_order_of_asking() {
+    let bed = Bed::new(64, 400);
+    let waits = |room: &mut Room| {
+        let mut context = Context::from_waker(Waker::noop());
+        std::pin::Pin::new(room).poll(&mut context).is_pending()
+    };
+    let begin = |at: u64| bed.target.begin_write(now(), &one(1, at * CHUNK, 4 * CHUNK));
+    // Payloads under way take all memory.
+    let mut tickets = Vec::new();
+    let error = loop {
+        match begin(tickets.len() as u64 * 4) {
+            Ok(ticket) => tickets.push(ticket),
+            Err(error) => break error,
+        }
+    };
+    // Nothing of it is there yet: whether it will be is not known.
+    assert!(matches!(error.code, Code::Busy | Code::NoSpace), "{error}");
+    let io = |at: u64| one(1, at * CHUNK, 4 * CHUNK);
+    let mut first = bed.target.room(ClientId(1), io(100)).expect("a disk");
+    let mut second = bed.target.room(ClientId(2), io(200)).expect("a disk");
+    assert!(waits(&mut first) && waits(&mut second));
+    drop(tickets.pop());
+    assert!(waits(&mut second), "it was not first");
+    assert!(!waits(&mut first));
+    // Somebody else is quicker than the first, who comes back and waits in front of the second.
+    tickets.push(begin(300).expect("memory came back"));
+    let mut again = bed.target.room(ClientId(1), io(100)).expect("a disk");
+    assert!(waits(&mut again) && waits(&mut second));
+    drop(tickets.pop());
+    assert!(waits(&mut second));
+    assert!(!waits(&mut again));
+    let taken = begin(100).expect("it was told so");
+    assert!(waits(&mut second));
+    // Who gives up is in nobody's way, and what can never be is not waited for.
+    let mut third = bed.target.room(ClientId(3), io(400)).expect("a disk");
+    assert!(waits(&mut third));
+    drop(second);
+    drop(taken);
+    assert!(!waits(&mut third));
+    let mut large = bed.target.room(ClientId(4), one(1, 0, 100 * CHUNK)).expect("a disk");
+    assert!(!waits(&mut large));
+    drop(tickets);
+    assert_eq!(bed.target.disk_status().unwrap().waiting, 0);
+    bed.audit();
+}
+
 /// Random operations against a vector, on one object. Gives the number of requests to the disk.
 fn drill(seed: u64, operations: usize, fault: Option<u64>) -> u64 {
     let mut bed = Bed::new(24, 200);

@@ -28,7 +28,7 @@ struct Part {
 
 /// A payload cut up at the chunks' borders.
 #[derive(Debug, Default)]
-struct Draft {
+pub(super) struct Draft {
     ranges: Vec<(u32, u32)>,
     parts: Vec<Part>,
     /// One past the last byte.
@@ -52,6 +52,14 @@ impl Draft {
             }
         }
         draft
+    }
+
+    /// Blocks that must be free for a write to be let in, at the least.
+    pub(super) fn needed(state: &State, io: &Io) -> isize {
+        let mut draft = Draft::new(io);
+        draft.plan(state, io.ino, true);
+        let floor = state.floor(draft.overwrites(state, io.ino));
+        state.chunks.arena.needed(&draft.slots(), draft.cost(state)) as isize + floor
     }
 
     fn push(&mut self, chunk: u64, start: u32, end: u32) {
@@ -310,6 +318,7 @@ impl WriteTicket {
         let witness = *witness;
         let indices = self.draft.parts.iter().map(|part| part.chunk);
         state.unsaved(self.ino, indices);
+        state.memory_came_back();
         drop(state);
         target.pump();
         Ok(witness)
@@ -348,7 +357,7 @@ impl Target {
             turns.count(client, bytes);
             return None;
         }
-        let number = state.flow.as_mut()?.turns.join(client, bytes);
+        let number = turns.join(client, bytes);
         drop(state);
         self.pump();
         Some(Turn { target: Arc::clone(self), number })
