@@ -1,6 +1,7 @@
 //! Stories that histories have told, played again by hand.
 
 use crate::client::SimRpc;
+use crate::disk::{End, Faults, Speed};
 use crate::net::Host;
 use crate::planted::Planted;
 use crate::rng::Rng;
@@ -10,6 +11,7 @@ use crate::sim::Sim;
 use crate::workload::at;
 use crate::world::{Fault, World, lock};
 use weir_core::config::Timing;
+use weir_core::error::Code;
 use weir_core::fs::{File, Fs, FsOptions};
 use weir_core::types::Ino;
 use weir_core::wire::control::PoolMap;
@@ -25,6 +27,11 @@ struct Stage {
 
 impl Stage {
     fn new() -> Stage {
+        Stage::with(|_| ())
+    }
+
+    /// A stage whose servers are equipped in another way than plainly.
+    fn with(change: impl FnOnce(&mut [Equipment; 2])) -> Stage {
         let timing = Timing {
             heartbeat_ms: 300,
             silence_ms_max: 1_500,
@@ -43,7 +50,11 @@ impl Stage {
             disk: None,
             faults: None,
         };
-        (0..2).for_each(|server| world.start_server(server, equipment.clone()));
+        let mut equipment = [equipment.clone(), equipment];
+        change(&mut equipment);
+        for (server, equipment) in equipment.into_iter().enumerate() {
+            world.start_server(server, equipment);
+        }
         let clients = [world.start_client(2, 1), world.start_client(3, 1)];
         world.places = clients.to_vec();
         let mut sim = Sim::new(world);
@@ -185,4 +196,50 @@ fn a_lapsed_writer_may_still_write() {
     stage.rest(500);
     stage.play(0, async move { file.write_at(&[2; 1000], 0).await.expect("a write") });
     assert_eq!(stage.size(1, ino), 1000);
+}
+
+/// Memory is full and the disk under it read-only: the writer is told, what is stored can be read, and
+/// the next file is placed elsewhere.
+#[test]
+fn a_target_whose_disk_failed_gets_no_new_files() {
+    let mut stage = Stage::with(|equipment| {
+        for equipment in equipment.iter_mut() {
+            equipment.disk = Some(Speed { latency_us: 100, bytes_per_ms: 100_000 });
+        }
+        let ends = Some((0, End::ReadOnly));
+        equipment[1].faults = Some(Faults { failing: 0, stalling: 0, ends });
+    });
+    let fs = stage.fs(0);
+    let targets = stage.play(0, async move {
+        let file = open(&fs).await;
+        let mut stored = 0;
+        let error = loop {
+            match file.write_at(&[stored as u8; 65536], stored * 65536).await {
+                Ok(()) => stored += 1,
+                Err(error) => break error,
+            }
+            assert!(stored < 1000, "four MiB of memory, and one disk that takes nothing");
+        };
+        assert_eq!(error.code, Code::Disk, "{error}");
+        let mut bytes = vec![0; 65536];
+        for at in 0..stored {
+            file.read_at(&mut bytes, at * 65536).await.expect("a read of what was stored");
+            assert!(bytes == [at as u8; 65536], "at {at}");
+        }
+        let columns = |file: &File<SimRpc>| {
+            let layout = file.layout();
+            (0..layout.stripe_count()).map(|at| layout.member(at).target.0).collect::<Vec<_>>()
+        };
+        let first = columns(&file);
+        let wish = LayoutWish { stripe_size: Some(4096), stripe_count: Some(2) };
+        let made = fs.create(&owner(), at("next"), 0o644, true, OpenMode::READ_WRITE, wish).await;
+        let next = made.expect("another file").0;
+        next.write_at(&[9; 100_000], 0).await.expect("there is room where it is");
+        (first, columns(&next))
+    });
+    assert_eq!((targets.0.len(), targets.1.len()), (2, 1));
+    let world = lock(&stage.sim.world);
+    let status = world.servers[0].service.status(world.now(0));
+    let left: Vec<u32> = targets.0.into_iter().filter(|id| !targets.1.contains(id)).collect();
+    assert_eq!(status.unfit, left);
 }
