@@ -20,6 +20,13 @@ const AHEAD_BYTES: usize = 4 * 1024 + 512;
 const FAIR_SHARE_BYTES: usize = 4 * 1024 * 1024;
 /// Pieces of memory named in one system call.
 const SLICES_MAX: usize = 256;
+/// A list's slices shorter than this go through a buffer, side by side: to name one to the kernel
+/// costs more than to copy it. Bytes.
+const SMALL_BYTES: usize = 1024;
+/// That buffer: bytes.
+const STAGED_BYTES: usize = 64 * 1024;
+/// A payload of no more slices than this is no list.
+const FEW_SLICES: usize = 8;
 /// Frames gathered into one system call.
 const FRAMES_PER_CALL_MAX: usize = 16;
 
@@ -312,10 +319,12 @@ impl<P: Payload> TcpLink<P> {
         if self.start == self.end {
             self.start = 0;
             self.end = 0;
-            if self.ahead.len() > 16 * AHEAD_BYTES {
-                // One long list request must not cost this connection its memory for ever.
+            // A list must neither cost this connection memory for ever, nor make it receive ahead of
+            // a large payload that comes next.
+            if self.ahead.capacity() > 16 * AHEAD_BYTES {
                 self.ahead = vec![0; AHEAD_BYTES];
             }
+            self.ahead.truncate(AHEAD_BYTES);
         } else if self.end == self.ahead.len() {
             self.make_room(AHEAD_BYTES);
         }
@@ -336,6 +345,12 @@ impl<P: Payload> TcpLink<P> {
             }
             if slices.len() - *first > SLICES_MAX {
                 expected = self.scratch.iter().map(|slice| slice.iov_len).sum();
+            }
+            let count = self.scratch.len();
+            if count > FEW_SLICES && expected < count * SMALL_BYTES && self.end == 0 {
+                self.scratch.clear();
+                expected = 0;
+                self.ahead.resize(STAGED_BYTES, 0);
             }
         }
         let whole = matches!(&self.incoming, Incoming::Payload { left, .. } if *left == expected)
@@ -426,22 +441,46 @@ impl<P: Payload> Link<P> for TcpLink<P> {
 
     fn flush(&mut self) -> io::Result<usize> {
         let mut moved = 0;
+        let mut staged: Vec<u8> = Vec::new();
         while !self.outgoing.is_empty() {
             self.scratch.clear();
+            staged.clear();
             let mut asked = 0;
             'frames: for frame in self.outgoing.iter().take(FRAMES_PER_CALL_MAX) {
                 let mut gone = frame.gone;
                 let mut next = frame.next;
+                let list = frame.slices.len() > FEW_SLICES;
                 while let Some(slice) = frame.slice(next) {
-                    let rest = slice.part(gone, slice.length - gone);
+                    let mut rest = slice.part(gone, slice.length - gone);
                     (gone, next) = (0, next + 1);
                     if rest.length > 0 {
-                        if self.scratch.len() == SLICES_MAX {
-                            break 'frames;
+                        if list && rest.length < SMALL_BYTES {
+                            if staged.len() + rest.length > STAGED_BYTES {
+                                break 'frames;
+                            }
+                            staged.reserve_exact(STAGED_BYTES - staged.len());
+                            let at = staged.len();
+                            let to = staged.as_mut_ptr().wrapping_add(at);
+                            // SAFETY: whoever made the payload keeps its memory valid until it is
+                            // sent; room for as many bytes was just made.
+                            unsafe {
+                                to.copy_from_nonoverlapping(rest.pointer, rest.length);
+                                staged.set_len(at + rest.length);
+                            }
+                            rest.pointer = to;
                         }
-                        asked += rest.length;
                         let (iov_base, iov_len) = (rest.pointer.cast(), rest.length);
-                        self.scratch.push(libc::iovec { iov_base, iov_len });
+                        let count = self.scratch.len();
+                        match self.scratch.last_mut() {
+                            Some(last)
+                                if last.iov_base.wrapping_byte_add(last.iov_len) == iov_base =>
+                            {
+                                last.iov_len += iov_len;
+                            }
+                            _ if count == SLICES_MAX => break 'frames,
+                            _ => self.scratch.push(libc::iovec { iov_base, iov_len }),
+                        }
+                        asked += iov_len;
                     }
                 }
             }

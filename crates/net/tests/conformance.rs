@@ -195,10 +195,13 @@ fn frames_of_every_size_arrive_whole_and_in_order() {
             })
             .collect();
         let alive = Arc::default();
-        frames.iter().for_each(|frame| send_counted(&mut *left, frame, 70_000, &alive));
-        let mut collector = Collector { piece: 65_536, ..Collector::default() };
-        carry(&mut *left, &mut *right, &mut collector, frames.len());
-        assert!(collector.frames == expected(&frames), "{name}");
+        // Pieces that are named to the kernel, and (of lists) such as are copied side by side first.
+        for (out, into) in [(70_000, 65_536), (256, 65_536), (70_000, 300), (1023, 1025)] {
+            frames.iter().for_each(|frame| send_counted(&mut *left, frame, out, &alive));
+            let mut collector = Collector { piece: into, ..Collector::default() };
+            carry(&mut *left, &mut *right, &mut collector, frames.len());
+            assert!(collector.frames == expected(&frames), "{name}: {out}, {into}");
+        }
         // The same into something that is no memory.
         frames.iter().for_each(|frame| send_counted(&mut *left, frame, 70_000, &alive));
         let mut collector = Collector { tub: Some(Arc::default()), ..Collector::default() };
