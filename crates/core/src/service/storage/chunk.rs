@@ -77,9 +77,25 @@ impl Piece {
     }
 
     /// The part of it within `start..end`.
-    fn clip(self, start: u32, end: u32) -> Piece {
+    pub(super) fn clip(self, start: u32, end: u32) -> Piece {
         let from = self.start.max(start);
         Piece { start: from, end: self.end.min(end), at: self.at + (from - self.start), ..self }
+    }
+}
+
+/// A chunk's pieces as they are now.
+pub(super) enum Content<'a> {
+    One(Piece),
+    Many(&'a [Piece]),
+}
+
+impl Content<'_> {
+    /// Ascending and disjoint.
+    pub(super) fn pieces(&self) -> &[Piece] {
+        match self {
+            Content::One(piece) => std::slice::from_ref(piece),
+            Content::Many(pieces) => pieces,
+        }
     }
 }
 
@@ -102,13 +118,18 @@ impl Chunks {
         Chunks { arena, reserve, pieces: BTreeMap::new(), tier: None }
     }
 
-    /// Calls `f` with each piece of a chunk, ascending.
-    pub(super) fn each(&self, key: Key, chunk: Chunk, mut f: impl FnMut(Piece)) {
+    /// Where the bytes of a chunk are in memory.
+    pub(super) fn content(&self, key: Key, chunk: Chunk) -> Content<'_> {
         match chunk.place {
-            Place::Slot(slot) => f(Piece { start: 0, end: chunk.length, slot, at: 0 }),
-            Place::Pieces => self.pieces[&key].iter().copied().for_each(f),
-            Place::Disk => (),
+            Place::Slot(slot) => Content::One(Piece { start: 0, end: chunk.length, slot, at: 0 }),
+            Place::Pieces => Content::Many(&self.pieces[&key]),
+            Place::Disk => Content::Many(&[]),
         }
+    }
+
+    /// Calls `f` with each piece of a chunk, ascending.
+    pub(super) fn each(&self, key: Key, chunk: Chunk, f: impl FnMut(Piece)) {
+        self.content(key, chunk).pieces().iter().copied().for_each(f);
     }
 
     /// Bytes that a chunk holds, as its owner is told: slots, or where there is a disk what it would

@@ -1,12 +1,13 @@
 //! Reads: pinned slots, and zeros for holes.
 
 use super::arena::{CHUNK_BYTES, Slot};
-use super::chunk::Key;
+use super::chunk::{Chunk, Content, Key, Piece};
 use super::{State, Target};
 use crate::error::{Code, Result};
 use crate::layout::Extent;
 use crate::types::{ClientId, Ino};
 use crate::wire::data::{Io, Witness};
+use std::collections::{BTreeMap, btree_map};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -84,11 +85,12 @@ impl Target {
         let count = extents.clone().enumerate().filter(|(_, extent)| below(extent)).last();
         let count = count.map_or(0, |(last, _)| last + 1);
         let mut gather = Gather::default();
+        let mut walk = Walk::new(state, io.ino);
         for (i, mut extent) in extents.take(count).enumerate() {
             if i + 1 == count {
                 extent.length = extent.length.min(witness.size - extent.offset);
             }
-            gather.add(state, io.ino, extent);
+            gather.add(&mut walk, extent);
         }
         for pin in &gather.pins {
             state.chunks.arena.retain(pin.slot);
@@ -279,37 +281,71 @@ struct Gather {
     pins: Vec<Held>,
 }
 
-impl Gather {
-    fn add(&mut self, state: &State, ino: Ino, extent: Extent) {
-        if extent.length == 0 {
-            return;
-        }
-        let size = CHUNK_BYTES as u64;
-        let mut at = extent.offset;
-        if let Some(object) = state.objects.get(&ino) {
-            let range = extent.offset / size..extent.end().div_ceil(size);
-            for (&index, &chunk) in object.chunks.range(range) {
-                let base = index * size;
-                state.chunks.each((ino, index), chunk, |piece| {
-                    let piece_start = base + u64::from(piece.start);
-                    let start = piece_start.max(extent.offset);
-                    let end = extent.end().min(base + u64::from(piece.end));
-                    if start >= end {
-                        return;
-                    }
-                    self.push(None, (start - at) as usize);
-                    let within = piece.at as usize + (start - piece_start) as usize;
-                    let from = state.chunks.arena.pointer(piece.slot, within);
-                    self.push(Some(from), (end - start) as usize);
-                    let pin = Held { slot: piece.slot, chunk: index };
-                    if self.pins.last() != Some(&pin) {
-                        self.pins.push(pin);
-                    }
-                    at = end;
-                });
+/// Goes from chunk to chunk of an object, and looks each up once, however many extents lie in it.
+struct Walk<'a> {
+    state: &'a State,
+    ino: Ino,
+    map: Option<&'a BTreeMap<u64, Chunk>>,
+    /// The chunks behind `index`.
+    rest: btree_map::Range<'a, u64, Chunk>,
+    index: u64,
+    content: Content<'a>,
+}
+
+impl<'a> Walk<'a> {
+    fn new(state: &'a State, ino: Ino) -> Walk<'a> {
+        let map = state.objects.get(&ino).map(|object| &object.chunks);
+        let (rest, content) = (btree_map::Range::default(), Content::Many(&[]));
+        Walk { state, ino, map, rest, index: u64::MAX, content }
+    }
+
+    /// Goes to a chunk; its pieces, none where there is nothing.
+    fn pieces(&mut self, index: u64) -> &[Piece] {
+        if index != self.index {
+            let mut found = self.rest.next();
+            if found.is_none_or(|(&next, _)| next != index)
+                && let Some(map) = self.map
+            {
+                self.rest = map.range(index..);
+                found = self.rest.next();
             }
+            self.index = index;
+            self.content = match found {
+                Some((&next, &chunk)) if next == index => {
+                    self.state.chunks.content((self.ino, index), chunk)
+                }
+                _ => Content::Many(&[]),
+            };
         }
-        self.push(None, (extent.end() - at) as usize);
+        self.content.pieces()
+    }
+}
+
+impl Gather {
+    fn add(&mut self, walk: &mut Walk<'_>, extent: Extent) {
+        let size = CHUNK_BYTES as u64;
+        let arena = &walk.state.chunks.arena;
+        let mut at = extent.offset;
+        while at < extent.end() {
+            let index = at / size;
+            let base = index * size;
+            let end = (extent.end().min(base + size) - base) as u32;
+            let mut start = (at - base) as u32;
+            let pieces = walk.pieces(index);
+            let first = pieces.partition_point(|piece| piece.end <= start);
+            for piece in pieces[first..].iter().take_while(|piece| piece.start < end) {
+                let piece = piece.clip(start, end);
+                self.push(None, (piece.start - start) as usize);
+                self.push(Some(arena.pointer(piece.slot, piece.at as usize)), piece.length());
+                let pin = Held { slot: piece.slot, chunk: index };
+                if self.pins.last() != Some(&pin) {
+                    self.pins.push(pin);
+                }
+                start = piece.end;
+            }
+            self.push(None, (end - start) as usize);
+            at = base + u64::from(end);
+        }
     }
 
     fn push(&mut self, from: Option<*const u8>, length: usize) {
