@@ -6,8 +6,8 @@
  * pieces. They write only what they were given: holes stay what they were, nothing is read to be
  * written back.
  *
- * Nobody asks when nobody needs to: the first collective access to a view tells all ranks whether any
- * of their views has small pieces at all.
+ * Nobody asks when nobody needs to: once a view is set all ranks know whether any of their views has
+ * small pieces at all (agree.h).
  */
 #include "comm.h"
 #include "error.h"
@@ -637,8 +637,12 @@ static void run_round(struct together *all, int64_t low, int64_t high)
 static bool choose(struct together *all, const struct wish *mine, enum hint hint)
 {
     int64_t range[3] = {mine->low, -mine->high, mine->able}, sums[2] = {mine->bytes, mine->pieces};
+    MPI_Request summed;
+    bool begun = comm_begin_reduce(sums, 2, MPI_INT64_T, MPI_SUM, all->comm, &summed);
     comm_reduce_all(range, 3, MPI_INT64_T, MPI_MIN, all->comm);
-    comm_reduce_all(sums, 2, MPI_INT64_T, MPI_SUM, all->comm);
+    if (begun) {
+        comm_wait(&summed);
+    }
     int64_t bytes = sums[0], pieces = sums[1], span = -range[1] - range[0];
     all->low = range[0];
     all->high = -range[1];
@@ -677,17 +681,10 @@ static struct wish wish_of(const struct together *all, bool able)
     return wish;
 }
 
-/* The first time, all ranks tell whether their pieces are small. */
-static void learn_views(struct weir_mpi_file *file)
+bool access_is_fine(const struct view *view)
 {
-    struct view *view = file->view;
-    if (view->views != VIEWS_UNKNOWN) {
-        return;
-    }
     const struct shape *shape = view->tile->shape;
-    int fine = shape != NULL && !view->tile->dense && shape->size / shape->pieces < COARSE_BYTES;
-    comm_reduce_all(&fine, 1, MPI_INT, MPI_MAX, file->comm);
-    view->views = fine ? VIEWS_FINE : VIEWS_COARSE;
+    return shape != NULL && !view->tile->dense && shape->size / shape->pieces < COARSE_BYTES;
 }
 
 static void setup(struct together *all, const struct access *access)
@@ -741,20 +738,10 @@ static int run_together(struct together *all, MPI_Count *bytes)
     return MPI_SUCCESS;
 }
 
-int access_run_all(const struct access *access, MPI_Count *bytes)
+/* Collective, once the ranks know of each other: what access_run_all is about. */
+static int exchange_or_not(const struct access *access, enum hint hint, MPI_Count *bytes)
 {
     struct weir_mpi_file *file = access->file;
-    enum hint hint = access->write ? file->hints.cb_write : file->hints.cb_read;
-    *bytes = 0;
-    if (file->size == 1 || hint == HINT_DISABLE) {
-        return access_run(access, bytes);
-    }
-    if (hint == HINT_AUTOMATIC) {
-        learn_views(file);
-        if (file->view->views == VIEWS_COARSE) {
-            return access_run(access, bytes);
-        }
-    }
     struct together all;
     struct round round;
     setup(&all, access);
@@ -777,4 +764,38 @@ int access_run_all(const struct access *access, MPI_Count *bytes)
     finish(&all, &round);
     flat_release(all.memory);
     return class;
+}
+
+int access_run_all(const struct access *access, MPI_Count *bytes)
+{
+    struct weir_mpi_file *file = access->file;
+    const struct agreement *agreement = &file->agreement;
+    *bytes = 0;
+    if (file->size == 1) {
+        return access_run(access, bytes);
+    }
+    /* As long as the others have not been heard, a rank that would not gain from an exchange does not
+     * wait for them: its own access is under way meanwhile. */
+    bool alone = agreement->pending && !agreement->fine &&
+                 (access->write ? agreement->cb_write : agreement->cb_read) != HINT_ENABLE;
+    int class = alone ? access_run(access, bytes) : MPI_SUCCESS;
+    char text[ERROR_TEXT_SIZE];
+    if (class != MPI_SUCCESS) {
+        snprintf(text, sizeof text, "%s", error_text);
+    }
+    agree_end(file);
+    enum hint hint = access->write ? file->hints.cb_write : file->hints.cb_read;
+    bool exchange = hint == HINT_ENABLE || (hint == HINT_AUTOMATIC && agreement->fine);
+    if (!exchange) {
+        return alone ? class : access_run(access, bytes);
+    }
+    if (!alone) {
+        return exchange_or_not(access, hint, bytes);
+    }
+    /* With nothing of its own it may still be needed to collect what others have. */
+    struct access none = *access;
+    MPI_Count nothing;
+    none.count = 0;
+    int others = exchange_or_not(&none, hint, &nothing);
+    return class == MPI_SUCCESS ? others : error_set(class, "%s", text);
 }

@@ -144,10 +144,16 @@ void comm_broadcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Co
         comm_wait(&request);
 }
 
+bool comm_begin_reduce(void *buffer, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
+                       MPI_Request *request)
+{
+    return PMPI_Iallreduce(MPI_IN_PLACE, buffer, count, type, op, comm, request) == MPI_SUCCESS;
+}
+
 void comm_reduce_all(void *buffer, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm)
 {
     MPI_Request request;
-    if (PMPI_Iallreduce(MPI_IN_PLACE, buffer, count, type, op, comm, &request) == MPI_SUCCESS)
+    if (comm_begin_reduce(buffer, count, type, op, comm, &request))
         comm_wait(&request);
 }
 

@@ -25,6 +25,9 @@ bool comm_wants_own(void);
 void comm_barrier(MPI_Comm comm);
 void comm_broadcast(void *buffer, int count, MPI_Datatype type, int root, MPI_Comm comm);
 void comm_reduce_all(void *buffer, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
+/* Only begins it; to be waited for with comm_wait. False: the MPI refused. */
+bool comm_begin_reduce(void *buffer, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm,
+                       MPI_Request *request);
 void comm_scan(const void *from, void *to, int count, MPI_Datatype type, MPI_Op op, MPI_Comm comm);
 void comm_all_to_all(const void *from, void *to, int count, MPI_Datatype type, MPI_Comm comm);
 

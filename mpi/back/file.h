@@ -7,6 +7,7 @@
 #ifndef WEIR_MPI_FILE_H
 #define WEIR_MPI_FILE_H
 
+#include "agree.h"
 #include "back.h"
 #include "hints.h"
 
@@ -24,7 +25,8 @@ struct weir_mpi_file {
     int rank, size;
     MPI_Group group; /* of the communicator that the file was opened with */
     int amode;
-    struct hints hints; /* with the file's own stripe size and count */
+    struct hints hints; /* with the file's own stripe size and count; see agree.h */
+    struct agreement agreement;
 
     struct view *view;
     _Atomic int64_t size_seen; /* the file had so many bytes; forgotten when its size is set */
@@ -50,9 +52,6 @@ int file_share_outcome(const struct weir_mpi_file *file, int class);
 
 /* Collective: one rank's failure is everybody's; the others learn the class alone. */
 int file_agree(const struct weir_mpi_file *file, int class);
-
-/* Collective: hints that are given later. */
-int file_take_hints(struct weir_mpi_file *file, MPI_Info info);
 
 /* Refuses what does not go with MPI_MODE_SEQUENTIAL. */
 int file_check_sequential(const struct weir_mpi_file *file, const char *operation);

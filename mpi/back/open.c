@@ -220,8 +220,6 @@ static int open_self(struct weir_mpi_file *file, MPI_Comm user)
     if (PMPI_Comm_group(user, &file->group) != MPI_SUCCESS)
         return error_set(MPI_ERR_COMM, "open %s: the communicator has no group", file->path);
     class = view_make(0, MPI_BYTE, MPI_BYTE, "native", true, &file->view);
-    if (class == MPI_SUCCESS)
-        file->view->views = VIEWS_COARSE;
     if (class != MPI_SUCCESS)
         return class;
     if (GENUINE(File_open)(MPI_COMM_SELF, "/dev/null", MPI_MODE_RDWR, MPI_INFO_NULL,
@@ -279,6 +277,7 @@ EXPORT int weir_mpi_File_close(MPI_File *handle);
 int weir_mpi_File_close(MPI_File *handle)
 {
     struct weir_mpi_file *file = file_find(*handle);
+    agree_end(file);
     /* Nobody's writes may be under way when rank 0 settles the file and ends what it has lent. */
     int class = file_agree(file, request_finish(file));
     int closed = MPI_SUCCESS;
@@ -431,32 +430,19 @@ int weir_mpi_File_get_amode(MPI_File handle, int *amode)
     return MPI_SUCCESS;
 }
 
-/* Collective decisions need hints that are the same everywhere: rank 0's count. How the file is
- * striped is fixed, and so are the permissions it was made with. */
-int file_take_hints(struct weir_mpi_file *file, MPI_Info info)
-{
-    struct hints hints = file->hints;
-    hints_read(info, &hints);
-    hints.striping_unit = file->hints.striping_unit;
-    hints.striping_factor = file->hints.striping_factor;
-    hints.file_perm = file->hints.file_perm;
-    if (file->size > 1)
-        comm_broadcast(&hints, sizeof hints, MPI_BYTE, 0, file->comm);
-    file->hints = hints;
-    return MPI_SUCCESS;
-}
-
 EXPORT int weir_mpi_File_set_info(MPI_File handle, MPI_Info info);
 int weir_mpi_File_set_info(MPI_File handle, MPI_Info info)
 {
     struct weir_mpi_file *file = file_find(handle);
-    return error_raise(file, file_take_hints(file, info));
+    agree_begin(file, info);
+    return MPI_SUCCESS;
 }
 
 EXPORT int weir_mpi_File_get_info(MPI_File handle, MPI_Info *info);
 int weir_mpi_File_get_info(MPI_File handle, MPI_Info *info)
 {
     struct weir_mpi_file *file = file_find(handle);
+    agree_end(file);
     return error_raise(file, hints_show(&file->hints, info));
 }
 

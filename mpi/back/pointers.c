@@ -34,12 +34,14 @@ int weir_mpi_File_set_view(MPI_File handle, MPI_Offset displacement, MPI_Datatyp
     if (class == MPI_SUCCESS)
         class = view_make(displacement, etype, filetype, representation,
                           (file->amode & MPI_MODE_RDONLY) == 0, &view);
+    if (class == MPI_SUCCESS) {
+        view_free(file->view);
+        file->view = view;
+    }
     /* The hints are everybody's, whether the view is or not. */
-    file_take_hints(file, info);
+    agree_begin(file, info);
     if (class != MPI_SUCCESS)
         return error_raise(file, class);
-    view_free(file->view);
-    file->view = view;
     pthread_mutex_lock(&file->lock);
     file->position = 0;
     pthread_mutex_unlock(&file->lock);

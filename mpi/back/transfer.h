@@ -29,6 +29,9 @@ int transfer_test(struct transfer *transfer, bool wait, MPI_Count *bytes, bool *
 /* The same access of all ranks of the file, together (collective.c). */
 int access_run_all(const struct access *access, MPI_Count *bytes);
 
+/* Whether a view's pieces are so small that an exchange between ranks may be worth it. */
+bool access_is_fine(const struct view *view);
+
 /* Bytes of data in so many of a datatype, as the file's view counts them. */
 int access_size(const struct weir_mpi_file *file, MPI_Count count, MPI_Datatype type,
                 MPI_Count *bytes);

@@ -11,8 +11,6 @@ struct view {
     const struct representation *representation;
     struct flat *tile;  /* the filetype as it lies in the file */
     int64_t etype_size; /* as it lies in the file */
-    /* What the ranks know of each other's views; see collective.c. */
-    enum { VIEWS_UNKNOWN, VIEWS_COARSE, VIEWS_FINE } views;
 };
 
 /* Makes a view, for writing too or for reading alone; the datatypes may be freed by the caller. An MPI
