@@ -1,81 +1,133 @@
 /* patterns.c - many transfers by each rank, in one of the orders that programs have, independent or collective.
  *
  *     mpirun -n N patterns --file FILE --order sequential|random|strided --transfer BYTES [--total 64M]
- *            [--segment 0] [--sparse 1] [--collective 0] [--repeats 5] [--hint name=value,...]
+ *            [--segment 0] [--sparse 1] [--collective 0] [--repeats 5] [--hint name=value,...] [--also OPTIONS]...
  *
  * sequential: one after another in a region of the rank's own; random: there in random order; strided: the ranks'
  * in turn. --segment: a transfer is made of segments through a view, the ranks' in turn, and between two
- * segments of the file --sparse - 1 remain unwritten. --total: bytes of one rank. */
+ * segments of the file --sparse - 1 remain unwritten. --total: bytes of one rank.
+ * --also: a further case, in turns with the first, on a file of its own: what differs from that. */
 #include "common.h"
+
+enum { cases_max = 16, words_max = 40 };
+
+struct pattern {
+    const char *name;
+    long long transfer, total, segment, sparse, count;
+    int collective;
+    MPI_Info info;
+    long long *places;
+};
+
+/* The options of a case: `also` comes before those of the command line. */
+static struct pattern pattern_of(int argc, char **argv, const char *also, int index)
+{
+    static char copies[cases_max][1000], names[cases_max][1000];
+    char *words[words_max];
+    int count = 1;
+    words[0] = argv[0];
+    snprintf(copies[index], sizeof copies[index], "%s", also);
+    for (char *word = strtok(copies[index], " "); word && count < words_max; word = strtok(NULL, " ")) words[count++] = word;
+    for (int i = 1; i < argc && count < words_max; i++) words[count++] = argv[i];
+#define GET(name, otherwise) option(count, words, name, otherwise)
+    const char *file = GET("file", NULL), *order = GET("order", "sequential");
+    struct pattern p = {.transfer = bytes_of(GET("transfer", "1M")),
+                        .total = bytes_of(GET("total", "64M")),
+                        .segment = bytes_of(GET("segment", "0")),
+                        .sparse = atoll(GET("sparse", "1")),
+                        .collective = atoi(GET("collective", "0")),
+                        .info = hints_of(GET("hint", ""))};
+#undef GET
+    if (!file || p.transfer <= 0 || p.transfer > 1 << 30) stop("usage: patterns --file FILE ...");
+    snprintf(names[index], sizeof names[index], "%s.%d", file, index);
+    p.name = names[index];
+    if (p.segment) p.transfer = p.transfer / p.segment * p.segment;
+    p.count = p.total / p.transfer > 0 ? p.total / p.transfer : 1;
+    p.total = p.count * p.transfer;
+    p.places = malloc(sizeof *p.places * (size_t)p.count);
+    for (long long i = 0; i < p.count; i++) p.places[i] = i;
+    uint64_t state = 88172645463325252u + (uint64_t)rank;
+    for (long long i = p.count - 1; strcmp(order, "random") == 0 && i > 0; i--) {
+        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+        long long k = (long long)(state % (uint64_t)(i + 1)), other = p.places[i];
+        p.places[i] = p.places[k], p.places[k] = other;
+    }
+    for (long long i = 0; i < p.count; i++) {
+        if (p.segment) p.places[i] *= p.transfer; /* in the view */
+        else if (strcmp(order, "strided") == 0) p.places[i] = (p.places[i] * ranks + rank) * p.transfer;
+        else p.places[i] = (rank * p.count + p.places[i]) * p.transfer;
+    }
+    return p;
+}
+
+/* Writes (or reads, and compares) all of it; gives the seconds of the transfers. */
+static double run(const struct pattern *p, unsigned char *data, int turn, int reading)
+{
+    MPI_File file;
+    /* Through a view, places are the rank's own: what it writes must tell of the rank, too. */
+    long long own = p->segment ? rank * 1000003LL * 8 : 0, transfer = p->transfer;
+    for (long long i = 0; i < p->count; i++) {
+        if (reading) memset(data + i * transfer, 0, (size_t)transfer);
+        else fill(data + i * transfer, p->places[i] + own, transfer, turn);
+    }
+    MUST(MPI_File_open(MPI_COMM_WORLD, p->name, MPI_MODE_CREATE | MPI_MODE_RDWR, p->info, &file));
+    if (p->segment) {
+        MPI_Datatype bytes, view;
+        MPI_Type_contiguous((int)p->segment, MPI_BYTE, &bytes);
+        MPI_Type_create_resized(bytes, 0, (MPI_Aint)(p->segment * p->sparse * ranks), &view);
+        MPI_Type_commit(&view);
+        MUST(MPI_File_set_view(file, rank * p->segment * p->sparse, MPI_BYTE, view, "native", p->info));
+        MPI_Type_free(&bytes);
+        MPI_Type_free(&view);
+    }
+    double t = start();
+    for (long long i = 0; i < p->count; i++) {
+        unsigned char *at = data + i * transfer;
+        long long place = p->places[i];
+        if (reading && p->collective) MUST(MPI_File_read_at_all(file, place, at, (int)transfer, MPI_BYTE, MPI_STATUS_IGNORE));
+        else if (reading) MUST(MPI_File_read_at(file, place, at, (int)transfer, MPI_BYTE, MPI_STATUS_IGNORE));
+        else if (p->collective) MUST(MPI_File_write_at_all(file, place, at, (int)transfer, MPI_BYTE, MPI_STATUS_IGNORE));
+        else MUST(MPI_File_write_at(file, place, at, (int)transfer, MPI_BYTE, MPI_STATUS_IGNORE));
+    }
+    double seconds = took(t);
+    MUST(MPI_File_close(&file));
+    for (long long i = 0; reading && i < p->count; i++) verify(data + i * transfer, p->places[i] + own, transfer, turn, "read");
+    return seconds;
+}
 
 int main(int argc, char **argv)
 {
+    struct pattern patterns[cases_max];
+    int cases = 0, repeats;
+    long long most = 0;
     begin(&argc, &argv);
-    const char *name = option(argc, argv, "file", NULL), *order = option(argc, argv, "order", "sequential");
-    const char *hints = option(argc, argv, "hint", "");
-    long long transfer = bytes_of(option(argc, argv, "transfer", "1M")), total = bytes_of(option(argc, argv, "total", "64M"));
-    long long segment = bytes_of(option(argc, argv, "segment", "0")), sparse = atoll(option(argc, argv, "sparse", "1"));
-    int repeats = atoi(option(argc, argv, "repeats", "5")), collective = atoi(option(argc, argv, "collective", "0"));
-    if (!name || transfer <= 0 || transfer > 1 << 30) stop("usage: patterns --file FILE ...");
-    if (segment) transfer = transfer / segment * segment;
-    long long count = total / transfer > 0 ? total / transfer : 1;
-    total = count * transfer;
-    long long *places = malloc(sizeof *places * (size_t)count);
-    for (long long i = 0; i < count; i++) places[i] = i;
-    uint64_t state = 88172645463325252u + (uint64_t)rank;
-    for (long long i = count - 1; strcmp(order, "random") == 0 && i > 0; i--) {
-        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-        long long k = (long long)(state % (uint64_t)(i + 1)), other = places[i];
-        places[i] = places[k], places[k] = other;
+    repeats = atoi(option(argc, argv, "repeats", "5"));
+    patterns[cases++] = pattern_of(argc, argv, "", 0);
+    for (int i = 1; i + 1 < argc; i++) {
+        if (strcmp(argv[i], "--also") != 0) continue;
+        if (cases == cases_max) stop("too many cases");
+        patterns[cases] = pattern_of(argc, argv, argv[i + 1], cases);
+        cases++;
     }
-    for (long long i = 0; i < count; i++) {
-        if (segment) places[i] *= transfer; /* in the view */
-        else if (strcmp(order, "strided") == 0) places[i] = (places[i] * ranks + rank) * transfer;
-        else places[i] = (rank * count + places[i]) * transfer;
-    }
+    for (int i = 0; i < cases; i++) most = patterns[i].total > most ? patterns[i].total : most;
     /* All that a rank writes, so that filling it costs no time while the clock runs. */
-    unsigned char *data = malloc((size_t)total);
-    MPI_Info info = hints_of(hints);
+    unsigned char *data = malloc((size_t)most);
     for (int turn = 0; turn < repeats + 1; turn++) {
-        double times[2];
-        for (int reading = 0; reading < 2; reading++) {
-            MPI_File file;
-            for (long long i = 0; i < count; i++) {
-                if (reading) memset(data + i * transfer, 0, (size_t)transfer);
-                else fill(data + i * transfer, places[i] + (segment ? rank * 1000003LL * 8 : 0), transfer, turn);
+        for (int i = 0; i < cases; i++) {
+            for (int reading = 0; reading < 2; reading++) {
+                double seconds = run(&patterns[i], data, turn, reading);
+                /* The first turn warms up. */
+                if (turn == 0 || rank != 0) continue;
+                printf("{\"bench\": \"pattern\", \"case\": %d, \"op\": \"%s\", \"ranks\": %d, \"rate\": %.0f}\n", i, reading ? "read" : "write", ranks,
+                       (double)patterns[i].total * ranks / seconds);
             }
-            MUST(MPI_File_open(MPI_COMM_WORLD, name, MPI_MODE_CREATE | MPI_MODE_RDWR, info, &file));
-            if (segment) {
-                MPI_Datatype bytes, view;
-                MPI_Type_contiguous((int)segment, MPI_BYTE, &bytes);
-                MPI_Type_create_resized(bytes, 0, (MPI_Aint)(segment * sparse * ranks), &view);
-                MPI_Type_commit(&view);
-                MUST(MPI_File_set_view(file, rank * segment * sparse, MPI_BYTE, view, "native", info));
-                MPI_Type_free(&bytes);
-                MPI_Type_free(&view);
-            }
-            double t = start();
-            for (long long i = 0; i < count; i++) {
-                unsigned char *at = data + i * transfer;
-                if (reading && collective) MUST(MPI_File_read_at_all(file, places[i], at, (int)transfer, MPI_BYTE, MPI_STATUS_IGNORE));
-                else if (reading) MUST(MPI_File_read_at(file, places[i], at, (int)transfer, MPI_BYTE, MPI_STATUS_IGNORE));
-                else if (collective) MUST(MPI_File_write_at_all(file, places[i], at, (int)transfer, MPI_BYTE, MPI_STATUS_IGNORE));
-                else MUST(MPI_File_write_at(file, places[i], at, (int)transfer, MPI_BYTE, MPI_STATUS_IGNORE));
-            }
-            times[reading] = took(t);
-            MUST(MPI_File_close(&file));
-            for (long long i = 0; reading && i < count; i++) {
-                verify(data + i * transfer, places[i] + (segment ? rank * 1000003LL * 8 : 0), transfer, turn, "read");
-            }
-        }
-        if (turn == 0 || rank != 0) continue;
-        for (int reading = 0; reading < 2; reading++) {
-            printf("{\"bench\": \"pattern\", \"op\": \"%s\", \"ranks\": %d, \"rate\": %.0f}\n", reading ? "read" : "write", ranks,
-                   (double)total * ranks / times[reading]);
         }
     }
-    if (info != MPI_INFO_NULL) MPI_Info_free(&info);
-    free(data), free(places);
+    for (int i = 0; i < cases; i++) {
+        if (patterns[i].info != MPI_INFO_NULL) MPI_Info_free(&patterns[i].info);
+        free(patterns[i].places);
+    }
+    free(data);
     MPI_Finalize();
     return 0;
 }
