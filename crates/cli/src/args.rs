@@ -352,10 +352,10 @@ pub(crate) struct Up {
     pub(crate) servers: Servers,
 
     /// Make a pool that lasts: after fsync, files survive its servers and a power cut, and after
-    /// 'weir down', 'weir up NAME' brings it back. Its servers keep their journals in DIR, which
-    /// takes up to four times their memory; files must fit into memory, as in any pool
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with_all = ["secret", "disk"])]
-    pub(crate) kept: Option<PathBuf>,
+    /// 'weir down', 'weir up NAME' brings it back. Each server takes SIZE of room for data in DIR
+    /// [default: four times its memory], and some percent more for what tells where it is
+    #[arg(long, value_name = "DIR[:SIZE]", value_parser = disk, value_hint = ValueHint::DirPath, conflicts_with_all = ["secret", "disk"])]
+    pub(crate) kept: Option<DiskOptions>,
 
     /// Mount it there, too
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -408,10 +408,9 @@ pub(crate) struct Server {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) metadata_dir: Option<PathBuf>,
 
-    /// Keep file data in a journal in this directory, so that it survives the server: a part of
-    /// 'weir up --kept'
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, hide = true, conflicts_with_all = ["metadata_dir", "disk"])]
-    pub(crate) kept: Option<PathBuf>,
+    /// Keep file data in this directory, so that it survives the server: a part of 'weir up --kept'
+    #[arg(long, value_name = "DIR[:SIZE]", value_parser = disk, value_hint = ValueHint::DirPath, hide = true, conflicts_with_all = ["metadata_dir", "disk"])]
+    pub(crate) kept: Option<DiskOptions>,
 
     /// Keep the pool's names there, too
     #[arg(long, hide = true, requires = "kept")]

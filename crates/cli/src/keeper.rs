@@ -61,8 +61,8 @@ pub(crate) fn up(options: &args::Up) -> Outcome<u8> {
         return came_up(options, &plan, &directory, result);
     }
     let mut plan = Plan::of(&options.servers)?;
-    if let Some(directory) = &options.kept {
-        plan.keep(directory)?;
+    if let Some(disk) = &options.kept {
+        plan.keep(disk)?;
     }
     let _signals = Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     PoolDirectory::sweep();

@@ -23,14 +23,22 @@ pub(crate) struct KeptFile {
     pub(crate) formed: Formed,
 }
 
-const FORMAT: u32 = 1;
+/// Format 1 had no size: all data was in the journals.
+const FORMAT: u32 = 2;
 const NAME: &str = "kept.json";
+
+#[derive(Deserialize)]
+struct Versioned {
+    format: u32,
+}
 
 /// Where the servers of a kept pool keep it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Keeping {
     /// Each server has a directory of its own in it.
     pub(crate) directory: PathBuf,
+    /// Room for data that each server takes: bytes.
+    pub(crate) size: u64,
     /// Whether everything is there already.
     pub(crate) back: bool,
 }
@@ -54,14 +62,14 @@ impl KeptFile {
 
     pub(crate) fn read(directory: &PoolDirectory) -> Outcome<KeptFile> {
         let path = directory.path.join(NAME);
+        let trouble = |error| Failure::system("read", path.display(), error);
         let text = std::fs::read_to_string(&path)
             .map_err(|error| Failure::system("read", path.display(), error))?;
-        let file: KeptFile = serde_json::from_str(&text)
-            .map_err(|error| Failure::system("read", path.display(), error))?;
-        match file.format {
-            FORMAT => Ok(file),
+        // First of all: another format need not parse.
+        match serde_json::from_str::<Versioned>(&text).map_err(trouble)?.format {
+            FORMAT => serde_json::from_str(&text).map_err(trouble),
             other => Err(Failure::say(format!(
-                "read {}: format {other}, this program knows {FORMAT}",
+                "read {}: format {other}, this program knows {FORMAT}; the pool comes up with the program that made it",
                 path.display()
             ))),
         }
@@ -105,7 +113,7 @@ impl KeptFile {
         let Some(keeping) = self.plan.keeping() else { return Ok(()) };
         for index in 0..self.formed.map.servers.len() {
             let directory = keeping.of_server(index);
-            for name in ["target", "data", "metadata"] {
+            for name in ["target", "blocks", "data", "metadata"] {
                 match std::fs::remove_file(directory.join(name)) {
                     Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                         let path = directory.join(name);
@@ -158,8 +166,9 @@ pub(crate) fn scrub(options: &args::Scrub) -> Outcome<u8> {
         bad |= !errors.is_empty();
         if !options.json {
             print(format_args!(
-                "server {index}: {} in {} records verified, {} errors\n",
+                "server {index}: {} in {} chunks and {} records verified, {} errors\n",
                 size::show(found.bytes),
+                found.chunks,
                 found.records,
                 errors.len()
             ))?;
@@ -168,7 +177,7 @@ pub(crate) fn scrub(options: &args::Scrub) -> Outcome<u8> {
             }
         }
         servers.push(serde_json::json!({
-            "server": index, "directory": directory, "records": found.records,
+            "server": index, "directory": directory, "records": found.records, "chunks": found.chunks,
             "bytes": found.bytes, "errors": errors,
         }));
     }

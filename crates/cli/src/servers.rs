@@ -155,13 +155,15 @@ impl Plan {
             Where::Running { .. } => {}
         }
         if !plan.disks.is_empty() {
-            enough_memory(plan.memory, plan.disks.len())?;
+            enough_memory("--disk", plan.memory, plan.disks.len())?;
         }
         Ok(plan)
     }
 
     /// Makes it the plan of a pool that lasts.
-    pub(crate) fn keep(&mut self, directory: &Path) -> Outcome<()> {
+    pub(crate) fn keep(&mut self, disk: &weir_server::DiskOptions) -> Outcome<()> {
+        let directory = disk.path.as_path();
+        enough_memory("--kept", self.memory, 1)?;
         let local = matches!(self.place, Where::Here { .. });
         if local {
             std::fs::create_dir_all(directory)
@@ -174,7 +176,20 @@ impl Plan {
         }
         let directory = if local { directory.canonicalize() } else { Ok(directory.to_owned()) };
         let directory = directory.map_err(|error| Failure::system("keep in", "DIR", error))?;
-        self.keeping = Some(Keeping { directory, back: false });
+        let size = disk.size.unwrap_or(self.memory.saturating_mul(KEPT_PER_MEMORY));
+        if let Where::Here { count, .. } = &self.place {
+            let free = weir_server::free(&directory)
+                .map_err(|error| Failure::system("look at", directory.display(), error))?;
+            if size.saturating_mul(u64::from(*count)) > free {
+                return Err(Failure::say(format!(
+                    "keep in {}: {} of each of {count} servers wanted, only {} are free there; say how much, as in --kept DIR:10G",
+                    directory.display(),
+                    size::show(size),
+                    size::show(free)
+                )));
+            }
+        }
+        self.keeping = Some(Keeping { directory, size, back: false });
         Ok(())
     }
 
@@ -235,15 +250,17 @@ fn too_much(what: &str, stated: u64, available: u64) -> Failure {
     ))
 }
 
+/// Where nobody says how much room for data a kept pool's servers shall have: so many times their memory.
+const KEPT_PER_MEMORY: u64 = 4;
 /// The least memory of a target with a disk: bytes.
 const MEMORY_PER_DISK_MIN: u64 = 32 << 20;
 
-fn enough_memory(memory: u64, disks: usize) -> Outcome<()> {
+fn enough_memory(option: &str, memory: u64, disks: usize) -> Outcome<()> {
     if memory / disks as u64 >= MEMORY_PER_DISK_MIN {
         return Ok(());
     }
     Err(Failure::say(format!(
-        "--disk: {} of memory for {disks} of them are too little; give each {} with --memory",
+        "{option}: {} of memory for {disks} of them are too little; give each {} with --memory",
         size::show(memory),
         size::show(MEMORY_PER_DISK_MIN)
     )))
@@ -434,7 +451,8 @@ impl Fleet {
                 command.args(["--listen", listen]);
             }
             if let Some(keeping) = &plan.keeping {
-                command.arg("--kept").arg(keeping.of_server(index));
+                let directory = keeping.of_server(index);
+                command.arg("--kept").arg(format!("{}:{}", directory.display(), keeping.size));
                 command.args(keeping.back.then_some("--back"));
                 command.args((index == 0).then_some("--names"));
             }
@@ -648,7 +666,7 @@ pub(crate) fn serve(options: &args::Server) -> Outcome<u8> {
     sys::raise_file_limit();
     let targets = options.disk.len().max(1);
     if !options.disk.is_empty() {
-        enough_memory(options.memory, targets)?;
+        enough_memory("--disk", options.memory, targets)?;
     }
     let server_options = weir_server::ServerOptions {
         listen: options.listen.clone(),
@@ -663,9 +681,10 @@ pub(crate) fn serve(options: &args::Server) -> Outcome<u8> {
     };
     let server = match &options.kept {
         None => weir_server::Server::start(server_options)?,
-        Some(directory) => {
+        Some(disk) => {
             let kept = weir_server::KeptOptions {
-                directory: directory.clone(),
+                directory: disk.path.clone(),
+                size: disk.size.unwrap_or(options.memory.saturating_mul(KEPT_PER_MEMORY)),
                 names: options.names,
                 back: options.back,
             };

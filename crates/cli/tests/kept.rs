@@ -15,9 +15,9 @@ use weir_core::wire::meta::{LayoutWish, OpenMode, Place as At};
 const ROUNDS: u32 = 3;
 
 fn up(place: &Place, more: &[&str]) -> String {
-    let mut words = vec!["up", "k", "--servers", "2", "--memory", "64M", "--kept"];
-    let directory = place.path("disk");
-    words.push(directory.to_str().expect("utf-8"));
+    let mut words = vec!["up", "k", "--servers", "2", "--memory", "32M", "--kept"];
+    let directory = format!("{}:160M", place.path("disk").display());
+    words.push(&directory);
     words.extend(more);
     place.good(&words)
 }
@@ -73,7 +73,7 @@ fn missing_foreign_and_spoilt_disks_are_refused() {
     place.bad(&["up", "k"], 69, &["server-1/target", "missing, empty or another one"]);
     // One server's disk in place of the other's.
     std::fs::create_dir(&one).expect("made");
-    for name in ["target", "data"] {
+    for name in ["target", "data", "blocks"] {
         std::fs::copy(place.path("disk/server-0").join(name), one.join(name)).expect("copied");
     }
     place.bad(&["up", "k"], 1, &["not those that this server of the pool had"]);
@@ -95,6 +95,26 @@ fn missing_foreign_and_spoilt_disks_are_refused() {
     let scrubbed = place.json(&["scrub", "k", "--json"]);
     assert!(scrubbed["servers"][0]["bytes"].as_u64() > Some(1000), "{scrubbed}");
     assert_eq!(scrubbed["servers"][1]["errors"], serde_json::json!([]));
+    // A bit of the data.
+    let path = place.path("disk/server-0/blocks");
+    let spoil = || {
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::File::options().read(true).write(true).open(&path).expect("opens");
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, (1 << 20) + 20_000).expect("read");
+        file.write_all_at(&[byte[0] ^ 4], (1 << 20) + 20_000).expect("written");
+    };
+    spoil();
+    let scrubbed = place.weir(&["scrub", "k"]);
+    assert_eq!(scrubbed.status, 1, "{}{}", scrubbed.stdout, scrubbed.stderr);
+    for word in ["server-0/blocks: ", "inode ", "object offset ", "wrong checksum"] {
+        assert!(scrubbed.stdout.contains(word), "{}", scrubbed.stdout);
+    }
+    // The pool comes up; who reads those bytes is told.
+    place.good(&["up", "k"]);
+    place.bad(&["cp", "weir:/file", "again"], 1, &["wrong checksum on disk"]);
+    place.good(&["down", "k"]);
+    spoil();
     place.good(&["up", "k"]);
     place.bad(&["scrub", "k"], 1, &["it is up"]);
     place.good(&["cp", "weir:/file", "again"]);
@@ -232,10 +252,27 @@ fn verify(pool: &Pool, known: &mut BTreeMap<String, Known>) {
     }
 }
 
+/// What was written once and synced stays as it is.
+fn verify_ballast(pool: &Pool, ballast: &[u8]) {
+    let found = pool.run(pool.fs().lookup(&me(), at("ballast"), true)).expect("there");
+    let (file, ..) = pool.run(pool.fs().open(&me(), found.ino, OpenMode::READ)).expect("opens");
+    let mut bytes = vec![0; 4 << 20];
+    for (index, part) in ballast.chunks(bytes.len()).enumerate() {
+        let offset = (index * bytes.len()) as u64;
+        let length = pool.run(file.read_at(&mut bytes, offset)).expect("reads");
+        assert!(bytes[..length] == *part, "ballast at {offset}");
+    }
+    pool.run(file.close()).expect("closes");
+}
+
 #[test]
 fn servers_killed_under_a_verifying_writer_lose_nothing_that_was_synced() {
     let place = Place::new();
     up(&place, &["--stripe-size", "64K", "--silence", "1s", "--heartbeat", "200ms"]);
+    // Three times what memory holds.
+    let ballast = noise(192 << 20);
+    place.write("ballast", &ballast);
+    place.good(&["cp", "ballast", "weir:/"]);
     let rounds = std::env::var("WEIR_KEPT_ROUNDS").ok().and_then(|it| it.parse().ok());
     let mut known: Vec<BTreeMap<String, Known>> = vec![BTreeMap::new(); 2];
     for round in 1..=rounds.unwrap_or(ROUNDS) {
@@ -261,6 +298,7 @@ fn servers_killed_under_a_verifying_writer_lose_nothing_that_was_synced() {
         }
         assert!(place.good(&["up", "k"]).contains("is back"));
         let pool = connect(&place);
+        verify_ballast(&pool, &ballast);
         known.iter_mut().for_each(|known| verify(&pool, known));
         let synced: usize =
             known.iter().flat_map(BTreeMap::values).map(|it| it.records.len()).sum();

@@ -1,24 +1,28 @@
-//! A server's share of a kept pool: a directory with its target's journal, on one server the names'
-//! too, and who they are.
+//! A server's share of a kept pool: a directory with its target's data and journal, on one server the
+//! names' too, and who they are.
 //!
 //! ```text
-//! DIR/target      who the target is: see [`Label`]
-//! DIR/data        the target's journal
+//! DIR/target      who the target is: see [`label`]
+//! DIR/blocks      the target's disk
+//! DIR/data        the target's journal: what is where on the disk
 //! DIR/metadata    the names' journal, on the server that holds them
 //! ```
 //! docs/journal.md has them to the byte.
 
+use crate::disk::{Backing, Driven, Engine};
 use crate::memory::MappedMemory;
 use crate::meta::{FileMedium, JournalThread};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_core::error::{Code, Error, Result};
 use weir_core::journal::{self, Identity, Options, Sink};
 use weir_core::layout::Member;
 use weir_core::service::meta::{JournaledStore, MetaStore};
-use weir_core::service::storage::{Memory, Target, check_record};
+use weir_core::service::storage::disk::Disk;
+use weir_core::service::storage::{CHUNK_BYTES, Memory, Survey, Target};
 use weir_core::types::{Incarnation, TargetId};
 
 /// How a server's content is to outlive it.
@@ -30,6 +34,8 @@ pub struct KeptOptions {
     pub names: bool,
     /// Whether it comes back: everything must be there. If not, nothing may.
     pub back: bool,
+    /// How much room for data it makes on its disk, if it does not come back: bytes.
+    pub size: u64,
 }
 
 /// Called with what is being read and of how many bytes how many have been.
@@ -38,6 +44,7 @@ pub type Progress<'a> = &'a mut dyn FnMut(&str, u64, u64);
 /// What came back, or was made.
 pub(crate) struct Kept {
     pub(crate) target: Arc<Target>,
+    pub(crate) disk: Arc<dyn Driven>,
     pub(crate) store: Option<Box<dyn MetaStore>>,
     pub(crate) threads: Vec<JournalThread>,
     /// Locked as long as it is open: no other server writes there.
@@ -45,10 +52,11 @@ pub(crate) struct Kept {
 }
 
 const LABEL_MAGIC: &[u8; 8] = b"weirtrgt";
-const LABEL_VERSION: u32 = 1;
+/// Version 1 had all data in the journal.
+const LABEL_VERSION: u32 = 2;
 const LABEL_BYTES: usize = 24;
 
-/// The target's identity, 24 bytes: `weirtrgt`, version (4 bytes: 1), CRC-32C of all with these four
+/// The target's identity, 24 bytes: `weirtrgt`, version (4 bytes: 2), CRC-32C of all with these four
 /// bytes as zero, incarnation (8).
 fn label(incarnation: Incarnation) -> [u8; LABEL_BYTES] {
     let mut bytes = [0; LABEL_BYTES];
@@ -70,7 +78,8 @@ fn read_label(file: &mut File, path: &Path) -> Result<Incarnation> {
     match (version, incarnation) {
         (Some(version), _) if bytes.starts_with(LABEL_MAGIC) && version != LABEL_VERSION => {
             let cause = format!("target of format {version}, this program knows {LABEL_VERSION}");
-            Err(Error::because(Code::Version, cause).on("read", path.display()))
+            let consequence = "its pool comes up with the program that made it";
+            Err(Error::because(Code::Version, cause).on("read", path.display()).so(consequence))
         }
         (_, Some(incarnation)) if bytes == label(incarnation) => Ok(incarnation),
         _ => Err(Error::because(Code::Damaged, "not a target's label, or a damaged one")
@@ -105,6 +114,7 @@ impl Kept {
         options: &KeptOptions,
         memory: u64,
         metadata_memory: u64,
+        engine: Engine,
         progress: Progress<'_>,
     ) -> Result<Kept> {
         let directory = &options.directory;
@@ -142,20 +152,36 @@ impl Kept {
         }
         let member = Member { target: TargetId(0), incarnation };
         let mapped: Box<dyn Memory> = Box::new(MappedMemory::new(memory)?);
-        let target = Target::new(member, 0, mapped);
+        let path = directory.join("blocks");
+        let backing = match options.back {
+            true => Backing::reopen(&path).map_err(|error| system("open disk", &path, &error))?,
+            false => Backing::create(&path, options.size)
+                .map_err(|error| system("make disk", &path, &error))?,
+        };
+        let named = backing.duplicate().map_err(|error| system("open disk", &path, &error))?;
+        let disk = backing.start(engine).map_err(|error| system("use disk", &path, &error))?;
+        let target = Target::with(member, 0, mapped, Some(disk.clone() as Arc<dyn Disk>));
+        if target.disk_status().is_none() {
+            let cause = "the target's memory is too small to have a disk under it";
+            return Err(Error::because(Code::NoSpace, cause));
+        }
         let path = directory.join("data");
         let journal = Options::new(identity(incarnation, *b"data    "));
         let writer = match options.back {
             true => {
                 let mut told = |done, all| progress("data", done, all);
                 let mut restore = target.restoring(&mut told);
-                journal::open(FileMedium::open(&path)?, &journal, &mut restore)
+                let medium = FileMedium::open(&path)?.naming(named);
+                journal::open(medium, &journal, &mut restore)
                     .map_err(|error| come_back_failed(error, &path))?
             }
-            false => journal::create(FileMedium::create(&path)?, &journal)?,
+            false => journal::create(FileMedium::create(&path)?.naming(named), &journal)?,
         };
         target.keep(writer.journal());
-        let mut threads = vec![JournalThread::start(writer, target.sources())?];
+        let advanced = Arc::downgrade(&target);
+        let advanced =
+            move || advanced.upgrade().iter().for_each(|target| target.journal_advanced());
+        let mut threads = vec![JournalThread::start(writer, target.sources(), advanced)?];
         let mut store: Option<Box<dyn MetaStore>> = None;
         if options.names {
             let path = directory.join("metadata");
@@ -172,20 +198,22 @@ impl Kept {
                     JournaledStore::create(FileMedium::create(&path)?, &journal, metadata_memory)?
                 }
             };
-            threads.push(JournalThread::start(writer, names.sources())?);
+            threads.push(JournalThread::start(writer, names.sources(), || ())?);
             store = Some(Box::new(names));
         }
-        Ok(Kept { target, store, threads, label: file })
+        Ok(Kept { target, disk, store, threads, label: file })
     }
 }
 
 /// What a look at a server's directory found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scrubbed {
-    /// Records read, and bytes in them.
+    /// Records read.
     pub records: u64,
-    /// Bytes in them.
+    /// Bytes in them, and in chunks.
     pub bytes: u64,
+    /// Chunks read from the disk.
+    pub chunks: u64,
     /// What is not as it was written: file, and what is wrong with it.
     pub errors: Vec<(PathBuf, Error)>,
 }
@@ -204,41 +232,105 @@ pub fn scrub(directory: &Path, names: bool, progress: Progress<'_>) -> Result<Sc
         return Err(Error::because(Code::InUse, cause).on("lock", path.display()));
     }
     let mut scrubbed = Scrubbed::default();
-    let files: &[(&str, [u8; 8])] = match names {
-        true => &[("data", *b"data    "), ("metadata", *b"metadata")],
-        false => &[("data", *b"data    ")],
-    };
-    for &(name, what) in files {
-        let path = directory.join(name);
-        let mut look = Look { name, found: &mut scrubbed, progress: &mut *progress };
-        let options = Options::new(identity(incarnation, what));
-        let checked = FileMedium::open_to_read(&path)
-            .and_then(|medium| journal::check(medium, &options, &mut look));
-        if let Err(error) = checked {
-            scrubbed.errors.push((path, error));
-        }
+    let path = directory.join("data");
+    let mut survey = Look { name: "data", sink: Survey::default(), bytes: 0, progress };
+    check(&path, identity(incarnation, *b"data    "), &mut survey, &mut scrubbed);
+    let Look { sink: survey, progress, .. } = survey;
+    scrubbed.records += survey.records;
+    let path = directory.join("blocks");
+    if let Err(error) = scrub_disk(&path, incarnation, &survey, &mut scrubbed, progress) {
+        scrubbed.errors.push((path, error));
+    }
+    if names {
+        let path = directory.join("metadata");
+        let mut records = Look { name: "metadata", sink: Records(0), bytes: 0, progress };
+        check(&path, identity(incarnation, *b"metadata"), &mut records, &mut scrubbed);
+        scrubbed.records += records.sink.0;
     }
     Ok(scrubbed)
 }
 
-struct Look<'a, 'b> {
-    name: &'a str,
-    found: &'a mut Scrubbed,
-    progress: &'a mut (dyn FnMut(&str, u64, u64) + 'b),
+fn check<S: Sink>(path: &Path, whose: Identity, look: &mut Look<'_, S>, found: &mut Scrubbed) {
+    let checked = FileMedium::open_to_read(path)
+        .and_then(|medium| journal::check(medium, &Options::new(whose), look));
+    found.bytes += look.bytes;
+    if let Err(error) = checked {
+        found.errors.push((path.to_owned(), error));
+    }
 }
 
-impl Sink for Look<'_, '_> {
-    fn record(&mut self, record: &[u8]) -> Result<()> {
-        self.found.records += 1;
-        self.found.bytes += record.len() as u64;
-        match self.name == "data" {
-            true => check_record(record).map(drop),
-            false => weir_core::service::meta::check_record(record),
+/// Reads all chunks that a journal names, and verifies them.
+fn scrub_disk(
+    path: &Path,
+    incarnation: Incarnation,
+    survey: &Survey,
+    found: &mut Scrubbed,
+    progress: Progress<'_>,
+) -> Result<()> {
+    let file = File::open(path).map_err(|error| system("open disk", path, &error))?;
+    let placed = survey.placed();
+    let overlaps = Survey::overlaps(&placed).into_iter();
+    found.errors.extend(overlaps.map(|error| (path.to_owned(), error)));
+    let all = placed.iter().map(|placed| placed.place().1 as u64).sum();
+    let mut done = 0;
+    let mut bytes = vec![0; CHUNK_BYTES];
+    for placed in placed {
+        let (offset, length) = placed.place();
+        let bytes = &mut bytes[..length];
+        let checked = match file.read_exact_at(bytes, offset) {
+            Ok(()) => placed.verify(incarnation, bytes),
+            Err(error) => Err(placed.bad(0, &error.to_string())),
+        };
+        if let Err(error) = checked {
+            found.errors.push((path.to_owned(), error));
         }
+        done += length as u64;
+        found.chunks += 1;
+        progress("blocks", done, all);
+    }
+    found.bytes += done;
+    Ok(())
+}
+
+/// Looks at the records of a journal, counts their bytes and tells how far it is.
+struct Look<'a, S> {
+    name: &'a str,
+    sink: S,
+    bytes: u64,
+    progress: Progress<'a>,
+}
+
+impl<S: Sink> Sink for Look<'_, S> {
+    fn foresees(&self) -> bool {
+        self.sink.foresees()
+    }
+
+    fn foresee(&mut self, record: &[u8]) -> Result<()> {
+        self.sink.foresee(record)
+    }
+
+    fn snapshot(&mut self, record: &[u8]) -> Result<()> {
+        self.bytes += record.len() as u64;
+        self.sink.snapshot(record)
+    }
+
+    fn record(&mut self, record: &[u8]) -> Result<()> {
+        self.bytes += record.len() as u64;
+        self.sink.record(record)
     }
 
     fn progress(&mut self, done: u64, all: u64) {
         (self.progress)(self.name, done, all);
+    }
+}
+
+/// Counts the records of names.
+struct Records(u64);
+
+impl Sink for Records {
+    fn record(&mut self, record: &[u8]) -> Result<()> {
+        self.0 += 1;
+        weir_core::service::meta::check_record(record)
     }
 }
 

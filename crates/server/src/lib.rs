@@ -51,6 +51,9 @@ pub struct ServerOptions {
     pub timing: Timing,
 }
 
+/// How often a server that ends looks whether its disks have ended anything.
+const SAVE_PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
+
 /// A running server. Dropping it stops it.
 pub struct Server {
     address: SocketAddr,
@@ -120,7 +123,8 @@ impl Server {
         progress: Progress<'_>,
     ) -> Result<Server> {
         let memory = options.memory.first().copied().unwrap_or(0);
-        let kept = Kept::open(kept, memory, options.metadata_memory, progress)?;
+        let engine = options.disk_engine;
+        let kept = Kept::open(kept, memory, options.metadata_memory, engine, progress)?;
         Server::start_with(ServerOptions { memory: Vec::new(), ..options }, Some(kept))
     }
 
@@ -159,6 +163,7 @@ impl Server {
         let mut names = None;
         let kept = kept.map(|kept| {
             prepared.push(kept.target);
+            disks.push(Some(kept.disk));
             names = kept.store;
             (kept.threads, kept.label)
         });
@@ -224,11 +229,33 @@ impl Server {
         }
         // Nobody is served any more: what is left is written down.
         if self.kept.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
-            wait_for(self.shared.service.save()).map_err(|error| {
+            self.save().map_err(|error| {
                 error.on("save", "what was written last").so("some of it may be lost")
             })?;
         }
         Ok(())
+    }
+
+    /// Writes down what there is. No event loop looks after the disks any more.
+    fn save(&self) -> Result<()> {
+        let shared = &self.shared;
+        std::thread::scope(|scope| {
+            let saving = scope.spawn(|| wait_for(shared.service.save()));
+            while !saving.is_finished() {
+                let mut ended = 0;
+                for (index, disk) in shared.disks.iter().enumerate() {
+                    for done in disk.iter().flat_map(|disk| disk.reap()) {
+                        shared.service.disk_done(shared.clock.now(), index, done);
+                        ended += 1;
+                    }
+                }
+                if ended == 0 {
+                    std::thread::sleep(SAVE_PAUSE);
+                }
+            }
+            let panicked = |_| Err(Error::because(Code::Internal, "saving panicked"));
+            saving.join().unwrap_or_else(panicked)
+        })
     }
 
     /// Tells it to stop; does not wait.

@@ -97,6 +97,15 @@ pub trait Medium: Send {
     /// # Errors
     /// If that cannot be found out.
     fn length(&mut self) -> Result<u64>;
+
+    /// Records that are written next may name what lies elsewhere, and was written there before they
+    /// were appended: returns when that is where a power cut leaves it.
+    ///
+    /// # Errors
+    /// If that cannot be said; the records are not written then.
+    fn settle_named(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Takes what a journal held: the records of the last snapshot, then those of the log, in order.
@@ -156,8 +165,18 @@ struct State {
     durable: u64,
     /// Somebody waits.
     wanted: bool,
+    /// A record names what lies elsewhere.
+    names: bool,
     failed: Option<Error>,
     wakers: Vec<Waker>,
+}
+
+/// What is to be written.
+struct Pending {
+    records: Vec<u8>,
+    /// How many have been appended with them.
+    position: u64,
+    names: bool,
 }
 
 impl Journal {
@@ -216,6 +235,33 @@ impl Journal {
         Ok(())
     }
 
+    /// Appends a record that names what lies elsewhere and has been written there:
+    /// [`Medium::settle_named`] comes before it.
+    ///
+    /// # Errors
+    /// As [`Journal::append`].
+    pub fn append_naming(&self, record: &[u8]) -> Result<()> {
+        // Before the record: whoever takes that takes this, too.
+        self.lock().names = true;
+        self.append(record)
+    }
+
+    /// How many records have been appended since it was opened.
+    pub fn appended(&self) -> u64 {
+        self.lock().appended
+    }
+
+    /// How many of those, the first ones, are safe.
+    pub fn durable(&self) -> u64 {
+        self.lock().durable
+    }
+
+    /// Has what waits written soon, though nobody waits for it.
+    pub fn hurry(&self) {
+        self.lock().wanted = true;
+        self.ring();
+    }
+
     /// Waits until everything appended before this call is safe.
     pub fn synced(self: &Arc<Journal>) -> Wait {
         let until = self.lock().appended;
@@ -243,10 +289,14 @@ impl Journal {
         self.lock().failed.clone()
     }
 
-    fn take(&self) -> (Vec<u8>, u64) {
+    fn take(&self) -> Pending {
         let mut state = self.lock();
         state.wanted = false;
-        (std::mem::take(&mut state.pending), state.appended)
+        Pending {
+            records: std::mem::take(&mut state.pending),
+            position: state.appended,
+            names: std::mem::take(&mut state.names),
+        }
     }
 
     fn settle(&self, result: Result<u64>) {

@@ -85,7 +85,7 @@ struct History {
 impl History {
     /// What comes back must be one of the states, and none older than what was safe.
     fn check(&self, image: Image) {
-        let Image { bytes, deeds } = image;
+        let (deeds, bytes) = (image.deeds, image.first());
         let safe = self.safe.iter().rev().find(|(at, _)| *at <= deeds).map_or(0, |(_, s)| *s);
         let (found, mut writer) = reopen(bytes).unwrap_or_else(|error| panic!("{deeds}: {error}"));
         let which = self.states.iter().skip(safe).position(|state| *state == found);
@@ -146,9 +146,9 @@ fn a_crash_after_a_crash_is_no_worse() {
         let mut images = Vec::new();
         first.each_image(history.safe[0].0, 2, &mut random, &mut |image| images.push(image));
         for image in images.into_iter().step_by(17) {
-            let Ok((state, _)) = reopen(image.bytes.clone()) else { panic!("opens") };
+            let Ok((state, _)) = reopen(image.clone().first()) else { panic!("opens") };
             // Its recorder knows the deeds of coming back and of what is done then.
-            let second = Recorder::new(image.bytes);
+            let second = Recorder::new(image.first());
             let mut map = Map::new();
             let mut writer = open(second.clone(), &options(), &mut map).expect("opens");
             let owner = Owner(Arc::new(Mutex::new(map)));

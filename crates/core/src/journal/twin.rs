@@ -1,5 +1,6 @@
-//! A disk's twin for crash tests: it records what is written and synced, fails when it is told to,
-//! and makes the images that a crash at any moment can leave.
+//! Twins of files for crash tests: they record what is written and synced, fail when they are told to,
+//! and make the images that a crash at any moment can leave. Several files may share one recorder: each
+//! is synced by itself, and a crash takes what it likes of what was not, of all of them.
 
 use super::{BLOCK_BYTES, Medium};
 use crate::error::{Code, Error, Result};
@@ -10,47 +11,79 @@ pub const SECTOR_BYTES: usize = 512;
 
 #[derive(Clone, Debug)]
 enum Deed {
-    Write { offset: u64, bytes: Vec<u8> },
-    Sync,
+    Write { file: usize, offset: u64, bytes: Vec<u8> },
+    Sync { file: usize },
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// As reads see it.
-    bytes: Vec<u8>,
+    /// As reads see them.
+    files: Vec<Vec<u8>>,
     /// What was there when recording began.
-    base: Vec<u8>,
+    base: Vec<Vec<u8>>,
     deeds: Vec<Deed>,
     /// Operations so far, and the one that fails, and all after it.
     operations: u64,
     fails_at: Option<u64>,
 }
 
-/// A disk in memory that remembers how it came to what it holds. Its clones are the same disk.
-#[derive(Clone, Debug, Default)]
-pub struct Recorder(Arc<Mutex<State>>);
+/// A file in memory that remembers how it came to what it holds. Its clones are the same file.
+#[derive(Clone, Debug)]
+pub struct Recorder {
+    state: Arc<Mutex<State>>,
+    file: usize,
+    /// Another file that a journal here names: see [`Medium::settle_named`].
+    named: Option<usize>,
+}
+
+impl Default for Recorder {
+    fn default() -> Recorder {
+        Recorder::new(Vec::new())
+    }
+}
 
 /// What a crash left.
 #[derive(Clone, Debug)]
 pub struct Image {
-    /// The disk's bytes.
-    pub bytes: Vec<u8>,
+    /// The files' bytes.
+    pub files: Vec<Vec<u8>>,
     /// So many deeds had been done or begun.
     pub deeds: usize,
 }
 
+impl Image {
+    /// The bytes of the first file.
+    pub fn first(mut self) -> Vec<u8> {
+        self.files.swap_remove(0)
+    }
+}
+
 impl Recorder {
-    /// A disk that holds these bytes.
+    /// A file that holds these bytes.
     pub fn new(bytes: Vec<u8>) -> Recorder {
-        Recorder(Arc::new(Mutex::new(State { base: bytes.clone(), bytes, ..State::default() })))
+        Recorder::files(vec![bytes]).remove(0)
+    }
+
+    /// Files that hold these bytes.
+    pub fn files(files: Vec<Vec<u8>>) -> Vec<Recorder> {
+        let count = files.len();
+        let state = State { base: files.clone(), files, ..State::default() };
+        let state = Arc::new(Mutex::new(state));
+        let file = |file| Recorder { state: state.clone(), file, named: None };
+        (0..count).map(file).collect()
+    }
+
+    /// A journal's file, whose records name what is in another of the same recorder.
+    pub fn naming(self, other: &Recorder) -> Recorder {
+        Recorder { named: Some(other.file), ..self }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Its `n`-th operation from here on, counted from 0, fails, and so do all after it. A write
-    /// that fails may have been done in part.
+    /// The `n`-th operation on any of its files from here on, counted from 0, fails, and so do all after
+    /// it. A write that fails may have been done in part.
     pub fn fail_at(&self, n: u64) {
         let mut state = self.lock();
         state.fails_at = Some(state.operations + n);
@@ -68,12 +101,12 @@ impl Recorder {
 
     /// Its bytes as they are.
     pub fn bytes(&self) -> Vec<u8> {
-        self.lock().bytes.clone()
+        self.lock().files[self.file].clone()
     }
 
     /// Changes bytes behind everybody's back.
     pub fn spoil(&self, offset: u64, flip: u8) {
-        self.lock().bytes[offset as usize] ^= flip;
+        self.lock().files[self.file][offset as usize] ^= flip;
     }
 
     /// Calls `look` with images that a crash can leave, for every moment from deed `from` on. Before
@@ -91,13 +124,13 @@ impl Recorder {
         let (deeds, base) = (state.deeds.clone(), state.base.clone());
         drop(state);
         let mut synced = base;
-        let mut open: Vec<(u64, Vec<u8>)> = Vec::new();
+        let mut open: Vec<(usize, u64, Vec<u8>)> = Vec::new();
         for (index, deed) in deeds.iter().enumerate() {
             match deed {
-                Deed::Write { offset, bytes } => open.push((*offset, bytes.clone())),
-                Deed::Sync => {
-                    for (offset, bytes) in open.drain(..) {
-                        put(&mut synced, offset, &bytes);
+                Deed::Write { file, offset, bytes } => open.push((*file, *offset, bytes.clone())),
+                Deed::Sync { file: synced_file } => {
+                    for (file, offset, bytes) in open.extract_if(.., |it| it.0 == *synced_file) {
+                        put(&mut synced, file, offset, &bytes);
                     }
                 }
             }
@@ -105,19 +138,19 @@ impl Recorder {
                 continue;
             }
             let deeds = index + 1;
-            look(Image { bytes: synced.clone(), deeds });
+            look(Image { files: synced.clone(), deeds });
             let mut image = synced.clone();
-            for (offset, bytes) in &open {
-                put(&mut image, *offset, bytes);
-                look(Image { bytes: image.clone(), deeds });
+            for (file, offset, bytes) in &open {
+                put(&mut image, *file, *offset, bytes);
+                look(Image { files: image.clone(), deeds });
             }
             for _ in 0..if open.is_empty() { 0 } else { samples } {
                 let mut image = synced.clone();
-                for (offset, bytes) in &open {
+                for (file, offset, bytes) in &open {
                     let unit = match random() % 4 {
                         0 => continue,
                         1 => {
-                            put(&mut image, *offset, bytes);
+                            put(&mut image, *file, *offset, bytes);
                             continue;
                         }
                         2 => BLOCK_BYTES,
@@ -125,11 +158,11 @@ impl Recorder {
                     };
                     for (number, part) in bytes.chunks(unit).enumerate() {
                         if random().is_multiple_of(2) {
-                            put(&mut image, offset + (number * unit) as u64, part);
+                            put(&mut image, *file, offset + (number * unit) as u64, part);
                         }
                     }
                 }
-                look(Image { bytes: image, deeds });
+                look(Image { files: image, deeds });
             }
         }
     }
@@ -147,7 +180,8 @@ impl Recorder {
     }
 }
 
-fn put(image: &mut Vec<u8>, offset: u64, bytes: &[u8]) {
+fn put(files: &mut [Vec<u8>], file: usize, offset: u64, bytes: &[u8]) {
+    let image = &mut files[file];
     let (start, end) = (offset as usize, offset as usize + bytes.len());
     if image.len() < end {
         image.resize(end, 0);
@@ -159,7 +193,7 @@ impl Medium for Recorder {
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<()> {
         let (state, result) = self.operate();
         result?;
-        let found = state.bytes.get(offset as usize..).unwrap_or_default();
+        let found = state.files[self.file].get(offset as usize..).unwrap_or_default();
         let length = found.len().min(into.len());
         into[..length].copy_from_slice(&found[..length]);
         into[length..].fill(0);
@@ -173,20 +207,25 @@ impl Medium for Recorder {
         );
         let (mut state, result) = self.operate();
         // A write that fails is one that a crash may have left in part.
-        state.deeds.push(Deed::Write { offset, bytes: bytes.to_vec() });
-        put(&mut state.bytes, offset, bytes);
+        state.deeds.push(Deed::Write { file: self.file, offset, bytes: bytes.to_vec() });
+        put(&mut state.files, self.file, offset, bytes);
         result
     }
 
     fn sync(&mut self) -> Result<()> {
         let (mut state, result) = self.operate();
         if result.is_ok() {
-            state.deeds.push(Deed::Sync);
+            state.deeds.push(Deed::Sync { file: self.file });
         }
         result
     }
 
     fn length(&mut self) -> Result<u64> {
-        Ok(self.lock().bytes.len() as u64)
+        Ok(self.lock().files[self.file].len() as u64)
+    }
+
+    fn settle_named(&mut self) -> Result<()> {
+        let Some(file) = self.named else { return Ok(()) };
+        Recorder { file, ..self.clone() }.sync()
     }
 }

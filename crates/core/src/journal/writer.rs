@@ -1,7 +1,7 @@
 //! The writer's side: frames, segments and checkpoints.
 
 use super::format::{FRAME_HEAD_BYTES, Frame, LOG, SUPERBLOCKS, Segment, Superblock, frame_bytes};
-use super::{BLOCK_BYTES, Journal, Medium, Options, Source};
+use super::{BLOCK_BYTES, Journal, Medium, Options, Pending, Source};
 use crate::error::{Code, Error, Result};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -169,7 +169,12 @@ impl<M: Medium> Writer<M> {
 
     /// Gives how many bytes were written.
     fn try_flush(&mut self) -> Result<usize> {
-        let (pending, position) = self.journal.take();
+        let Pending { records: pending, position, names } = self.journal.take();
+        if names {
+            // What they name must never be less safe than they are: else what was safe and is
+            // replaced by it would be lost.
+            self.medium.settle_named()?;
+        }
         if pending.is_empty() {
             self.journal.settle(Ok(position));
             return Ok(0);
@@ -297,6 +302,7 @@ impl<M: Medium> Writer<M> {
         // It shows changes made until just now; their records must not be lost when it counts, or
         // only a part of a change might be left.
         self.try_flush()?;
+        self.medium.settle_named()?;
         self.medium.sync()?;
         let superblock = Superblock {
             generation: self.superblock.generation + 1,

@@ -123,17 +123,30 @@ impl Backing {
             }
             other => other?,
         };
-        // SAFETY: a valid descriptor of a file of our own.
-        let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size as libc::off_t) };
-        if result < 0 {
-            let error = io::Error::last_os_error();
-            if error.raw_os_error() != Some(libc::EOPNOTSUPP) {
-                return Err(error);
-            }
-            warn!(path = %options.path.display(), "space cannot be set aside here: writes may fail");
-            file.set_len(size)?;
-        }
+        allocate(&file, size, &options.path)?;
         Backing::sized(file, size)
+    }
+
+    /// Makes a file that stays, of a kept pool's server, and takes its space.
+    pub(crate) fn create(path: &Path, size: u64) -> io::Result<Backing> {
+        let mut open = OpenOptions::new();
+        let file = direct(open.read(true).write(true).create_new(true).mode(0o600), 0, path)?;
+        let backing = Backing::sized(file, size)?;
+        allocate(&backing.file, size, path)?;
+        backing.file.sync_all()?;
+        Ok(backing)
+    }
+
+    /// Opens a file that stayed.
+    pub(crate) fn reopen(path: &Path) -> io::Result<Backing> {
+        let file = direct(OpenOptions::new().read(true).write(true), 0, path)?;
+        let size = file.metadata()?.len();
+        Backing::sized(file, size)
+    }
+
+    /// The file once more: to sync what was written.
+    pub(crate) fn duplicate(&self) -> io::Result<File> {
+        self.file.try_clone()
     }
 
     fn sized(file: File, size: u64) -> io::Result<Backing> {
@@ -157,6 +170,21 @@ impl Backing {
         }
         Ok(Arc::new(threads::ThreadDisk::new(self)?))
     }
+}
+
+/// Takes a file's space.
+fn allocate(file: &File, size: u64, path: &Path) -> io::Result<()> {
+    // SAFETY: a valid descriptor of a file of our own.
+    let result = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, size as libc::off_t) };
+    if result < 0 {
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() != Some(libc::EOPNOTSUPP) {
+            return Err(error);
+        }
+        warn!(path = %path.display(), "space cannot be set aside here: writes may fail");
+        file.set_len(size)?;
+    }
+    Ok(())
 }
 
 /// Opens past the page cache, where the file system can.

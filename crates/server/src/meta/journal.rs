@@ -22,6 +22,8 @@ pub struct FileMedium {
     file: File,
     path: PathBuf,
     length: u64,
+    /// What its records name is there.
+    named: Option<File>,
 }
 
 impl FileMedium {
@@ -36,7 +38,7 @@ impl FileMedium {
         let directory = path.parent().unwrap_or(Path::new("/"));
         let synced = File::open(directory).and_then(|directory| directory.sync_all());
         synced.map_err(|error| system("sync directory", directory, &error))?;
-        Ok(FileMedium { file, path: path.to_owned(), length: 0 })
+        Ok(FileMedium { file, path: path.to_owned(), length: 0, named: None })
     }
 
     /// Opens one that is there.
@@ -62,7 +64,12 @@ impl FileMedium {
             Ok((file, length))
         };
         let (file, length) = open().map_err(|error| system("open journal", path, &error))?;
-        Ok(FileMedium { file, path: path.to_owned(), length })
+        Ok(FileMedium { file, path: path.to_owned(), length, named: None })
+    }
+
+    /// Its records name what is in another file.
+    pub fn naming(self, named: File) -> FileMedium {
+        FileMedium { named: Some(named), ..self }
     }
 }
 
@@ -105,6 +112,14 @@ impl Medium for FileMedium {
     fn length(&mut self) -> Result<u64> {
         Ok(self.length)
     }
+
+    fn settle_named(&mut self) -> Result<()> {
+        let Some(named) = &self.named else { return Ok(()) };
+        named.sync_data().map_err(|error| {
+            let cause = format!("what its records name: {error}");
+            Error::because(Code::Disk, cause).on("sync journal", self.path.display())
+        })
+    }
 }
 
 #[derive(Default)]
@@ -136,13 +151,14 @@ pub struct JournalThread {
 }
 
 impl JournalThread {
-    /// Starts it.
+    /// Starts it; `advanced` is called whenever something may have become safe.
     ///
     /// # Errors
     /// If there can be no thread.
     pub fn start<M: Medium + 'static>(
         mut writer: Writer<M>,
         sources: impl Fn() -> Box<dyn Source> + Send + 'static,
+        advanced: impl Fn() + Send + 'static,
     ) -> Result<JournalThread> {
         let bell = Arc::new(Bell::default());
         let ringer = bell.clone();
@@ -154,7 +170,10 @@ impl JournalThread {
             loop {
                 let stop = !more && !journal.is_wanted() && own.wait(DELAY);
                 match writer.pump(&sources) {
-                    Ok(left) => more = left && !stop,
+                    Ok(left) => {
+                        more = left && !stop;
+                        advanced();
+                    }
                     Err(failure) => {
                         error!(%failure, "journal; nothing changed from now on lasts");
                         return;

@@ -282,12 +282,13 @@ mod tests {
         };
         disk.each_image(safe[0].0, 3, &mut random, &mut |image| {
             images += 1;
-            let disk = Recorder::new(image.bytes);
+            let deeds = image.deeds;
+            let disk = Recorder::new(image.first());
             let (found, _) =
                 JournaledStore::open(disk, &options(), LIMIT, &mut |_, _| ()).expect("comes back");
             let found = bare(&found);
-            let from = safe.iter().rev().find(|(at, _)| *at <= image.deeds).map_or(0, |it| it.1);
-            assert!(states[from..].contains(&found), "after deed {}", image.deeds);
+            let from = safe.iter().rev().find(|(at, _)| *at <= deeds).map_or(0, |it| it.1);
+            assert!(states[from..].contains(&found), "after deed {}", deeds);
         });
         assert!(images > 500, "only {images} images");
     }

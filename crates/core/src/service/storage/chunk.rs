@@ -45,6 +45,11 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
+    /// One that is on disk and nowhere else.
+    pub(super) fn on_disk(length: u32, record: u32) -> Chunk {
+        Chunk { place: Place::Disk, length, record }
+    }
+
     /// The one slot that it is, if it is.
     pub(super) fn slot(self) -> Option<Slot> {
         match self.place {
@@ -421,6 +426,9 @@ impl Chunks {
         if tail || end >= tier.visible(record) {
             tier.cut(record, start);
         }
+        if tail && let Some(ledger) = &mut tier.ledger {
+            ledger.trim(record, start);
+        }
         if !tail && chunk.slot().is_some() {
             // The slot has all that the disk has.
             tier.drop_base(record);
@@ -705,5 +713,5 @@ pub(super) fn cost_max(pieces: usize) -> u64 {
 
 /// The same where there is a disk, which wants a record too.
 pub(super) fn cost_max_on_disk(pieces: usize) -> u64 {
-    cost_max(pieces) + RECORD_COST
+    cost_max(pieces) + RECORD_COST + super::ledger::ENTRY_COST
 }

@@ -22,6 +22,7 @@ use crate::error::{Code, Error};
 use crate::slice::Slice;
 use crate::types::{ClientId, Ino, Now};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::task::Waker;
 
 /// Largest request to a disk: bytes.
@@ -150,7 +151,17 @@ pub(super) struct Flow {
     failures_on_end: u32,
     counters: DiskCounters,
     /// Somebody was refused memory: write even what could stay.
-    urged: bool,
+    pub(super) urged: bool,
+    /// Chunks that somebody wants to be on disk, and those of them that are on their way.
+    wanted: BTreeSet<Key>,
+    flying: BTreeSet<Key>,
+    /// Which of them was taken last: the next is behind it, so that all get their turn.
+    taken: Key,
+    savers: Vec<Waker>,
+    /// So many of the oldest dirty chunks are written though nobody asks.
+    pub(super) sweep: u64,
+    /// How often it was asked to write behind.
+    pub(super) calls: u32,
     dirty_bytes_max: u64,
     background_bytes: u64,
 }
@@ -184,6 +195,12 @@ impl Flow {
             failures_on_end: 0,
             counters: DiskCounters::default(),
             urged: false,
+            wanted: BTreeSet::new(),
+            flying: BTreeSet::new(),
+            taken: (Ino(0), 0),
+            savers: Vec::new(),
+            sweep: 0,
+            calls: 0,
             // Half of memory is left for what is read, and for what clients have under way.
             dirty_bytes_max: memory / 2,
             background_bytes: memory / 8,
@@ -228,6 +245,43 @@ impl Flow {
         }
     }
 
+    /// Has chunks written to disk.
+    pub(super) fn want(&mut self, keys: &[Key]) {
+        self.wanted.extend(keys);
+    }
+
+    /// Whether a chunk is still wanted on disk.
+    pub(super) fn is_wanted(&self, key: Key) -> bool {
+        self.wanted.contains(&key) || self.flying.contains(&key)
+    }
+
+    /// Somebody waits for chunks to be on disk.
+    pub(super) fn wait_saved(&mut self, waker: &Waker) {
+        if !self.savers.iter().any(|other| other.will_wake(waker)) {
+            self.savers.push(waker.clone());
+        }
+    }
+
+    /// Why the disk was given up, if it was.
+    pub(super) fn failure(&self) -> Option<&DiskError> {
+        self.failed.as_ref()
+    }
+
+    /// A chunk's way to disk has ended.
+    fn landed(&mut self, key: Key) {
+        if self.flying.remove(&key) {
+            self.wakers.append(&mut self.savers);
+        }
+    }
+
+    /// Nothing that is wanted can be written now: whoever waits must help himself.
+    fn give_up_wanted(&mut self) {
+        if !self.wanted.is_empty() {
+            self.wanted.clear();
+            self.wakers.append(&mut self.savers);
+        }
+    }
+
     /// A reader has what it wanted, or gave up.
     pub(super) fn leave(&mut self, id: u64) {
         let Some(reader) = self.readers.remove(&id) else { return };
@@ -248,7 +302,7 @@ impl Flow {
 
 /// What keeps a checksum from being right in another place: which chunk of which file in which life
 /// of which target it is.
-fn salt(life: u64, (ino, index): Key, quarter: usize) -> u32 {
+pub(super) fn salt(life: u64, (ino, index): Key, quarter: usize) -> u32 {
     let mut bytes = [0; 25];
     bytes[0..8].copy_from_slice(&life.to_le_bytes());
     bytes[8..16].copy_from_slice(&ino.0.to_le_bytes());
@@ -291,7 +345,9 @@ impl State {
         flow.urged = true;
         !flow.writes.is_empty()
             || !flow.reads.is_empty()
-            || (flow.failed.is_none() && tier.waiting() > 0 && tier.space.has_room(false))
+            || (flow.failed.is_none()
+                && tier.waiting() > 0
+                && (tier.has_room() || tier.blocks_come()))
             // What is read to be written gives its blocks back.
             || (flow.failed.is_none() && tier.overlays().0 > 0)
     }
@@ -560,7 +616,7 @@ impl State {
         let (Some(flow), Some(tier)) = (&self.flow, &self.chunks.tier) else { return };
         let (count, bytes) = tier.overlays();
         let urged = flow.urged || !flow.queue.is_empty() || !flow.turns.is_empty();
-        let alone = tier.waiting() == 0 || !tier.space.has_room(false);
+        let alone = tier.waiting() == 0 || !tier.has_room();
         let much = bytes > flow.background_bytes || (urged && alone);
         if count == 0 || !much || flow.reads.len() >= READS_AHEAD_MAX || flow.failed.is_some() {
             return;
@@ -588,28 +644,39 @@ impl State {
     /// Takes dirty chunks for one request, and pins them.
     fn draft(&mut self) -> Option<Batch> {
         self.complete_overlays();
-        let flow = self.flow.as_ref()?;
-        let tier = self.chunks.tier.as_ref()?;
-        let urged = flow.urged || !flow.queue.is_empty() || !flow.turns.is_empty();
+        if self.quiet {
+            return None;
+        }
+        let State { flow, chunks, .. } = self;
+        let (flow, tier) = (flow.as_mut()?, chunks.tier.as_ref()?);
+        if flow.failed.is_some() || !tier.has_room() {
+            flow.give_up_wanted();
+        }
+        flow.sweep = flow.sweep.min(tier.waiting());
+        let urged =
+            flow.urged || !flow.queue.is_empty() || !flow.turns.is_empty() || flow.sweep > 0;
         // Large requests, unless somebody waits.
         let much = tier.dirty_bytes() > flow.background_bytes
             && tier.waiting_bytes() >= flow.background_bytes.min(WRITE_BYTES_MAX as u64);
         if flow.failed.is_some()
             || flow.writes.len() >= WRITES_MAX
-            || tier.waiting() == 0
-            || !(urged || much)
-            || !tier.space.has_room(false)
+            || (tier.waiting() == 0 && flow.wanted.is_empty())
+            || !(urged || much || !flow.wanted.is_empty())
+            || !tier.has_room()
         {
             return None;
         }
         let mut items: Vec<Item> = Vec::new();
         let mut bytes = 0;
-        let mut looked_at = tier.waiting().min(LOOKED_AT_MAX as u64);
+        let mut looked_at = (tier.waiting() + flow.wanted.len() as u64).min(LOOKED_AT_MAX as u64);
         while bytes < WRITE_BYTES_MAX && items.len() < BUFFERS_MAX && looked_at > 0 {
             looked_at -= 1;
+            let wanted = self.next_wanted();
             let tier = self.chunks.tier.as_ref().expect("a target with a disk");
-            let Some(mut id) = tier.oldest_dirty() else { break };
+            let oldest = tier.oldest_dirty().filter(|_| urged || much);
+            let Some(mut id) = wanted.or(oldest) else { break };
             let (ino, mut index) = tier.record(id).key;
+            let (first, before) = ((ino, index), items.len());
             // The chunk, and those behind it in its object.
             while let Some(item) = self.take_dirty((ino, index), id) {
                 bytes += blocks_of(item.length) * BLOCK_BYTES;
@@ -627,10 +694,14 @@ impl State {
                     _ => break,
                 }
             }
+            if items.len() == before {
+                self.flow.as_mut().expect("a target with a disk").landed(first);
+            }
         }
         let wanted = items.iter().map(|item| blocks_of(item.length)).sum();
         let tier = self.chunks.tier.as_mut().expect("a target with a disk");
-        let (block, blocks) = tier.space.allocate(wanted, false).unwrap_or((0, 0));
+        let kept = tier.ledger.is_some();
+        let (block, blocks) = tier.space.allocate(wanted, kept).unwrap_or((0, 0));
         let mut used = 0;
         let mut fit = 0;
         while let Some(item) = items.get(fit)
@@ -646,9 +717,49 @@ impl State {
             tier.space.trim(block + used as u32, blocks - used);
         }
         for item in items.split_off(fit) {
+            let flow = self.flow.as_mut().expect("a target with a disk");
+            if fit > 0 && flow.flying.remove(&item.key) {
+                flow.wanted.insert(item.key);
+            }
             self.give_back(item);
         }
+        let flow = self.flow.as_mut().expect("a target with a disk");
+        flow.sweep = flow.sweep.saturating_sub(items.len() as u64);
+        for item in &items {
+            if flow.wanted.remove(&item.key) {
+                flow.flying.insert(item.key);
+            }
+        }
         (!items.is_empty()).then_some(Batch { items, block, blocks: used })
+    }
+
+    /// The record of a chunk that somebody wants on disk and that can be written now. Those that
+    /// cannot are not wanted any more.
+    fn next_wanted(&mut self) -> Option<u32> {
+        let State { chunks: store, objects, flow, .. } = self;
+        let (flow, tier) = (flow.as_mut()?, store.tier.as_ref()?);
+        loop {
+            let behind = (Bound::Excluded(flow.taken), Bound::Unbounded);
+            let key = flow.wanted.range(behind).next().or(flow.wanted.first()).copied()?;
+            flow.taken = key;
+            let chunk = objects.get(&key.0).and_then(|object| object.chunks.get(&key.1));
+            match chunk.map(|chunk| (chunk.record, tier.record(chunk.record))) {
+                // Wanted until it is on its way; should it not get there, it is looked at again.
+                Some((id, _)) if tier.waits(id) => {
+                    flow.wanted.remove(&key);
+                    flow.flying.insert(key);
+                    return Some(id);
+                }
+                Some((_, record)) if record.is_under_way() => {
+                    flow.wanted.remove(&key);
+                    flow.flying.insert(key);
+                }
+                _ => {
+                    flow.wanted.remove(&key);
+                    flow.wakers.append(&mut flow.savers);
+                }
+            }
+        }
     }
 
     /// Pins a dirty chunk's content for writing. None: it cannot be written now, or is no more.
@@ -679,7 +790,8 @@ impl State {
     /// Lets go of a chunk that was to be written: it is dirty as before, and the next one again if it
     /// still waits.
     fn give_back(&mut self, item: Item) {
-        let State { chunks: store, objects, .. } = self;
+        let State { chunks: store, objects, flow, .. } = self;
+        flow.iter_mut().for_each(|flow| flow.landed(item.key));
         let chunk = objects.get(&item.key.0).and_then(|object| object.chunks.get(&item.key.1));
         if let (Some(chunk), Some(tier)) = (chunk, &mut store.tier)
             && chunk.record != 0
@@ -707,7 +819,8 @@ impl State {
         let mut block = batch.block;
         for item in batch.items {
             let blocks = blocks_of(item.length);
-            let State { chunks: store, objects, .. } = self;
+            let State { chunks: store, objects, flow, .. } = self;
+            flow.iter_mut().for_each(|flow| flow.landed(item.key));
             let tier = store.tier.as_mut().expect("a target with a disk");
             let chunk = objects.get(&item.key.0).and_then(|object| object.chunks.get(&item.key.1));
             match chunk {
@@ -859,9 +972,7 @@ impl State {
     /// Whether writers are ahead of the disk.
     pub(super) fn ahead(&self) -> bool {
         let (Some(flow), Some(tier)) = (&self.flow, &self.chunks.tier) else { return false };
-        flow.failed.is_none()
-            && tier.dirty_bytes() > flow.dirty_bytes_max
-            && tier.space.has_room(false)
+        flow.failed.is_none() && tier.dirty_bytes() > flow.dirty_bytes_max && tier.has_room()
     }
 }
 
@@ -926,6 +1037,7 @@ impl Target {
         loop {
             let (batch, out, wakers, pointers) = {
                 let mut state = self.lock();
+                state.keep_up();
                 let batch = state.draft();
                 let pointers: Vec<_> = batch
                     .iter()

@@ -1,57 +1,58 @@
-//! What makes a target's content outlive its process: a journal of what its chunks are.
+//! What makes a target's content outlive its process: data on its disk, and a journal of what is where.
 //!
-//! Changes make chunks and heads of objects *unsaved*; a flush appends records of what they are now.
-//! Removals and truncations are appended when they happen, so that nothing that was cut off comes
-//! back. Records say what is, not what to do, and when a target comes back only the last one of each
-//! chunk is put into its memory: so what comes back never takes more room than what there was.
+//! What the journal has not heard of a chunk or of an object's head is *unsaved* (see
+//! [`super::ledger`]). A flush has the dirty chunks written to disk, in fresh blocks, and appends
+//! records that name them. Small changes go into the record itself, *inline*, over the run that the
+//! journal named before: one sync instead of two, and nothing to be read of a chunk that is on disk.
+//! Inline is also the way out where a chunk cannot be written, for lack of memory or of a run that is
+//! long enough, or because it is changed again and again. Removals and truncations are appended when
+//! they happen, so that nothing that was cut off comes back.
 //!
-//! A record is a row of entries, little-endian:
+//! Records say what is, not what to do, and when a target comes back only the last one of each chunk
+//! counts. A record is a row of entries, little-endian:
 //!
 //! ```text
 //! 1 head      ino u64, size u64, data epoch u32, cut epoch u32, time of last write i64 (ns)
-//! 2 chunk     ino u64, index u64, count u32, count × { start u32, length u32 }, the bytes
+//! 2 chunk     ino u64, index u64, block u32, length u32, visible u32, sums 4 × u32,
+//!             count u32, count × { start u32, length u32 }, the inline bytes
 //! 3 cut       ino u64, index u64: all chunks from this one on are gone
 //! 4 removed   ino u64
 //! ```
-//! A chunk without ranges is gone.
+//! A chunk with block 0 has no run; without ranges, too, it is gone.
 
-use super::arena::CHUNK_BYTES;
-use super::chunk::Key;
+use super::arena::{CHUNK_BYTES, SLOT_BYTES};
+use super::chunk::{Chunk, Key};
+use super::ledger::{Ahead, Ledger, Said};
+use super::space::FIRST_BLOCK;
+use super::tier::{Base, NOTHING, QUARTERS};
 use super::{Object, State, Target};
 use crate::error::{Code, Error, Result};
 use crate::journal::{Journal, Sink, Source};
 use crate::layout::Extent;
 use crate::types::{Ino, Now, WallTime};
 use crate::wire::data::{Io, Run, Runs, Witness};
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 /// Entries are put together into records of some so many bytes.
 const RECORD_BYTES: usize = 512 * 1024;
+/// Changes of a chunk that are not worth a write and a sync of their own: bytes.
+const INLINE_BYTES_MAX: u32 = 16 << 10;
+/// Inline bytes may take one part in so many of memory when the target comes back.
+const INLINE_SHARE: u64 = 8;
+/// What can be recorded is recorded by the way when there are so many chunks of it.
+const READY_MAX: usize = 4096;
+/// What is dirty is written to disk at the latest by the second in so many calls of
+/// [`Target::write_behind`].
+const SWEEP_CALLS: u32 = 5;
 
 const HEAD: u8 = 1;
 const CHUNK: u8 = 2;
 const CUT: u8 = 3;
 const REMOVED: u8 = 4;
-
-/// What has changed since it was last appended.
-pub(super) struct Unsaved {
-    journal: Arc<Journal>,
-    chunks: BTreeSet<Key>,
-    heads: BTreeSet<Ino>,
-}
-
-impl Unsaved {
-    /// An object's chunks from `index` on, and its head, need not be appended any more.
-    fn forget(&mut self, ino: Ino, index: u64) {
-        let behind = (Bound::Included((ino, index)), Bound::Included((ino, u64::MAX)));
-        while let Some(&key) = self.chunks.range(behind).next() {
-            self.chunks.remove(&key);
-        }
-        self.heads.remove(&ino);
-    }
-}
 
 #[derive(Default)]
 struct Entries(Vec<u8>);
@@ -64,153 +65,446 @@ impl Entries {
         }
     }
 
+    fn halves(&mut self, halves: &[u32]) {
+        for half in halves {
+            self.0.extend_from_slice(&half.to_le_bytes());
+        }
+    }
+
     fn head(&mut self, ino: Ino, object: &Object) {
         let Witness { size, mtime, epoch } = object.witness;
         self.put(HEAD, &[ino.0, size]);
-        self.0.extend_from_slice(&epoch.to_le_bytes());
-        self.0.extend_from_slice(&object.cut_epoch.to_le_bytes());
+        self.halves(&[epoch, object.cut_epoch]);
         self.0.extend_from_slice(&mtime.0.to_le_bytes());
     }
 
-    fn chunk(&mut self, state: &State, (ino, index): Key) {
+    /// A chunk without inline bytes.
+    fn run(&mut self, (ino, index): Key, run: Base) {
         self.put(CHUNK, &[ino.0, index]);
-        let count_at = self.0.len();
-        self.0.extend_from_slice(&[0; 4]);
-        let chunk = state.objects.get(&ino).and_then(|object| object.chunks.get(&index));
-        let Some(&chunk) = chunk else { return };
-        let mut count = 0u32;
-        state.chunks.each((ino, index), chunk, |piece| {
-            count += 1;
-            self.0.extend_from_slice(&piece.start.to_le_bytes());
-            self.0.extend_from_slice(&(piece.end - piece.start).to_le_bytes());
-        });
-        self.0[count_at..count_at + 4].copy_from_slice(&count.to_le_bytes());
-        state.chunks.each((ino, index), chunk, |piece| {
-            let from = state.chunks.arena.pointer(piece.slot, piece.at as usize);
+        self.halves(&[run.block, run.length, run.visible]);
+        self.halves(&run.sums);
+        self.halves(&[0]);
+    }
+
+    /// A chunk with what memory has of it, as far as that may differ from the run. Gives the bytes.
+    fn inline(&mut self, state: &State, key: Key, chunk: Chunk, run: Base, ahead: Ahead) -> u32 {
+        self.run(key, run);
+        let count_at = self.0.len() - 4;
+        // Where memory has nothing, and the run does not count any more, there are zeros.
+        let zeros_end = if state.covers(key, chunk) { run.visible } else { 0 };
+        let mut pieces: Vec<(u32, u32, *const u8)> = Vec::new();
+        for (from, to) in ahead.ranges() {
+            let mut at = from;
+            let zeros_end = zeros_end.min(to);
+            state.chunks.each(key, chunk, |piece| {
+                let (start, end) = (piece.start.max(from), piece.end.min(to));
+                if start < end {
+                    if at < start.min(zeros_end) {
+                        pieces.push((at, start.min(zeros_end), std::ptr::null()));
+                    }
+                    let pointer = state.chunks.arena.pointer(piece.slot, piece.at as usize);
+                    let skipped = (start - piece.start) as usize;
+                    pieces.push((start, end, pointer.wrapping_add(skipped).cast_const()));
+                    at = end;
+                }
+            });
+            if at < zeros_end {
+                pieces.push((at, zeros_end, std::ptr::null()));
+            }
+        }
+        self.0[count_at..].copy_from_slice(&(pieces.len() as u32).to_le_bytes());
+        for &(start, end, _) in &pieces {
+            self.halves(&[start, end - start]);
+        }
+        for &(start, end, from) in &pieces {
+            let length = (end - start) as usize;
+            if from.is_null() {
+                self.0.resize(self.0.len() + length, 0);
+                continue;
+            }
             // SAFETY: the piece's bytes are in the target's memory, which is locked: whoever could
             // write there holds the only reference to a slot that is in no chunk yet.
-            let bytes = unsafe { std::slice::from_raw_parts(from, piece.length()) };
-            self.0.extend_from_slice(bytes);
-        });
+            self.0.extend_from_slice(unsafe { std::slice::from_raw_parts(from, length) });
+        }
+        pieces.iter().map(|(start, end, _)| end - start).sum()
+    }
+}
+
+/// Memory that so many inline bytes take when they come back.
+fn inlined_memory(bytes: u32) -> u32 {
+    match bytes {
+        0 => 0,
+        bytes => (bytes.next_power_of_two()).max(SLOT_BYTES[0] as u32),
     }
 }
 
 impl State {
-    /// Chunks `indices` of an object have changed, or its head.
-    pub(super) fn unsaved(&mut self, ino: Ino, indices: impl IntoIterator<Item = u64>) {
-        if let Some(unsaved) = &mut self.unsaved {
-            unsaved.heads.insert(ino);
-            unsaved.chunks.extend(indices.into_iter().map(|index| (ino, index)));
+    pub(super) fn is_kept(&self) -> bool {
+        !self.restoring && self.ledger().is_some()
+    }
+
+    fn ledger(&self) -> Option<&Ledger> {
+        self.chunks.tier.as_ref()?.ledger.as_ref()
+    }
+
+    fn ledger_mut(&mut self) -> Option<&mut Ledger> {
+        self.chunks.tier.as_mut()?.ledger.as_mut()
+    }
+
+    fn chunk(&self, key: Key) -> Option<Chunk> {
+        self.objects.get(&key.0)?.chunks.get(&key.1).copied()
+    }
+
+    /// Whether memory alone says what a chunk is.
+    fn covers(&self, key: Key, chunk: Chunk) -> bool {
+        let tier = self.chunks.tier.as_ref().expect("a kept target has a disk");
+        tier.base(chunk.record).is_none() || self.chunks.covered(key, chunk)
+    }
+
+    fn is_dirty(&self, chunk: Chunk) -> bool {
+        self.chunks.tier.as_ref().is_some_and(|tier| tier.record(chunk.record).dirty)
+    }
+
+    /// An object's head has changed.
+    pub(super) fn unsaved_head(&mut self, ino: Ino) {
+        if self.is_kept()
+            && let Some(ledger) = self.ledger_mut()
+        {
+            ledger.heads.insert(ino);
         }
+    }
+
+    /// Bytes of chunks of an object have changed, or will now, and its head.
+    pub(super) fn unsaved(&mut self, ino: Ino, changed: &[(u64, u32, u32)]) {
+        if !self.is_kept() {
+            return;
+        }
+        for &(index, start, end) in changed {
+            let id = self.chunk((ino, index)).map(|chunk| chunk.record);
+            let Some(ledger) = self.ledger_mut() else { return };
+            ledger.mark((ino, index), false);
+            id.into_iter().for_each(|id| ledger.changed(id, start, end));
+        }
+        self.unsaved_head(ino);
+    }
+
+    /// Some chunks that have changed may be gone now, or be on disk as they are.
+    pub(super) fn sort_unsaved(&mut self, ino: Ino, changed: &[(u64, u32, u32)]) {
+        for &(index, ..) in changed {
+            let ready = self.chunk((ino, index)).is_none_or(|chunk| !self.is_dirty(chunk));
+            if ready && let Some(ledger) = self.ledger_mut() {
+                ledger.mark((ino, index), true);
+            }
+        }
+    }
+
+    /// Makes the entry of a chunk as it is, with what memory is ahead by, and notes that the journal
+    /// knows it.
+    fn record(&mut self, entries: &mut Entries, key: Key) {
+        let Some(chunk) = self.chunk(key) else {
+            entries.run(key, NOTHING);
+            self.ledger_mut().expect("a kept target").say(key, None);
+            return;
+        };
+        let id = chunk.record;
+        let (run, ahead) = self.newest(id);
+        let inlined = match self.is_dirty(chunk) {
+            true => inlined_memory(entries.inline(self, key, chunk, run, ahead)),
+            false => {
+                entries.run(key, run);
+                0
+            }
+        };
+        self.ledger_mut().expect("a kept target").say(key, Some((id, run, inlined)));
+    }
+
+    /// The newest copy of a chunk on disk, and the bytes that may differ from it.
+    fn newest(&self, id: u32) -> (Base, Ahead) {
+        let tier = self.chunks.tier.as_ref().expect("a kept target has a disk");
+        let said = self.ledger().expect("a kept target").said(id);
+        match tier.base(id).unwrap_or(said.run) {
+            run if run.block == 0 => (NOTHING, Ahead::ALL),
+            run => (run, said.ahead),
+        }
+    }
+
+    /// Makes the entry of a chunk as the journal may know it without waiting for the disk.
+    fn record_known(&mut self, entries: &mut Entries, key: Key) {
+        let known = self.chunk(key).map(|chunk| {
+            let ledger = self.ledger().expect("a kept target");
+            (*ledger.said(chunk.record), ledger.is_unsaid(key), self.is_dirty(chunk))
+        });
+        match known {
+            // It was never told anything but a run, and shall not be told more now.
+            Some((Said { run, inlined: 0, .. }, true, true)) => {
+                if run.block != 0 {
+                    entries.run(key, run);
+                }
+            }
+            _ => self.record(entries, key),
+        }
+    }
+
+    fn append(&mut self, entries: &Entries) -> Result<()> {
+        let Some(ledger) = self.ledger_mut() else { return Ok(()) };
+        if entries.0.is_empty() {
+            return Ok(());
+        }
+        let Some(journal) = ledger.journal.clone() else { return Ok(()) };
+        let result = journal.append_naming(&entries.0);
+        ledger.date();
+        result
     }
 
     /// The object was cut at byte `cut`: that is appended now.
     pub(super) fn save_cut(&mut self, ino: Ino, cut: u64) -> Result<()> {
-        let Some(mut unsaved) = self.unsaved.take() else { return Ok(()) };
+        if !self.is_kept() {
+            return Ok(());
+        }
         let size = CHUNK_BYTES as u64;
         let mut entries = Entries::default();
         entries.put(CUT, &[ino.0, cut / size]);
+        let ledger = self.ledger_mut().expect("a kept target");
+        ledger.heads.remove(&ino);
+        ledger.forget(ino, cut.div_ceil(size));
         // What is left of the chunk that was cut through.
         if !cut.is_multiple_of(size) {
-            entries.chunk(self, (ino, cut / size));
+            let key = (ino, cut / size);
+            match self.chunk(key) {
+                Some(_) => self.record_known(&mut entries, key),
+                None => self.ledger_mut().expect("a kept target").forget(ino, cut / size),
+            }
         }
         entries.head(ino, &self.objects[&ino]);
-        unsaved.forget(ino, cut / size);
-        let result = unsaved.journal.append(&entries.0);
-        self.unsaved = Some(unsaved);
-        result
+        self.append(&entries)
     }
 
     /// The object is gone: that is appended now.
     pub(super) fn save_removal(&mut self, ino: Ino) {
-        let Some(unsaved) = &mut self.unsaved else { return };
+        let Some(ledger) = self.ledger_mut() else { return };
+        ledger.heads.remove(&ino);
+        ledger.forget(ino, 0);
+        if ledger.journal.is_none() {
+            ledger.headless.push(ino);
+            return;
+        }
         let mut entries = Entries::default();
         entries.put(REMOVED, &[ino.0]);
         // If the journal has failed, whoever waits for it is told.
-        let _ = unsaved.journal.append(&entries.0);
-        unsaved.forget(ino, 0);
+        let _ = self.append(&entries);
     }
 
-    /// Appends some of what is unsaved: of one object, or of whichever comes first. Says whether
-    /// there is more.
-    fn save_some(&mut self, only: Option<Ino>) -> Result<bool> {
-        let Some(mut unsaved) = self.unsaved.take() else { return Ok(false) };
-        let first = match only {
-            Some(ino) => Some(ino),
-            None => {
-                let chunk = unsaved.chunks.first().map(|key| key.0);
-                chunk.or_else(|| unsaved.heads.first().copied())
-            }
-        };
+    /// How many bytes an inline record of a chunk would have, at most.
+    fn inline_bytes(&self, chunk: Chunk) -> u32 {
+        self.newest(chunk.record).1.bytes().min(chunk.length)
+    }
+
+    /// Appends what can be appended of the chunks from `from` to `to`; those that should be on disk
+    /// first are added to `waits`. Gives where to go on, if there is more.
+    pub(super) fn save_some(
+        &mut self,
+        mut from: Key,
+        to: Key,
+        waits: &mut Vec<Key>,
+    ) -> Result<Option<Key>> {
         let mut entries = Entries::default();
-        if let Some(ino) = first {
-            let all = (Bound::Included((ino, 0)), Bound::Included((ino, u64::MAX)));
-            while entries.0.len() < RECORD_BYTES
-                && let Some(&key) = unsaved.chunks.range(all).next()
-            {
-                entries.chunk(self, key);
-                unsaved.chunks.remove(&key);
+        let budget = self.chunks.arena.blocks() as u64 * CHUNK_BYTES as u64 / INLINE_SHARE;
+        let next = loop {
+            let Some(ledger) = self.ledger() else { break None };
+            let Some((key, _)) = ledger.next(from, to) else { break None };
+            if entries.0.len() >= RECORD_BYTES {
+                break Some(key);
             }
-            // The head comes last: a size that says more than there is would read as zeros.
-            if unsaved.chunks.range(all).next().is_none()
-                && unsaved.heads.remove(&ino)
-                && let Some(object) = self.objects.get(&ino)
-            {
+            let spent = ledger.inlined_bytes() > budget;
+            let first = self.chunk(key).is_some_and(|chunk| {
+                self.is_dirty(chunk)
+                    && self.chunks.covered(key, chunk)
+                    && (spent || self.inline_bytes(chunk) > INLINE_BYTES_MAX)
+            });
+            match first {
+                true => waits.push(key),
+                false => self.record(&mut entries, key),
+            }
+            from = (key.0, key.1 + 1);
+        };
+        self.append(&entries)?;
+        Ok(next)
+    }
+
+    /// Appends chunks that have been written to disk meanwhile, or could not be. Says how many.
+    pub(super) fn save_late(&mut self, keys: &[Key]) -> Result<usize> {
+        let mut entries = Entries::default();
+        let mut count = 0;
+        for &key in keys {
+            if entries.0.len() >= RECORD_BYTES {
+                break;
+            }
+            count += 1;
+            if self.ledger().is_some_and(|ledger| ledger.is_unsaid(key)) {
+                self.record(&mut entries, key);
+            }
+        }
+        self.append(&entries).map(|()| count)
+    }
+
+    /// Appends heads that have changed.
+    fn save_heads(&mut self, inos: &[Ino]) -> Result<()> {
+        let mut entries = Entries::default();
+        for &ino in inos {
+            let changed = self.ledger_mut().is_some_and(|ledger| ledger.heads.remove(&ino));
+            if changed && let Some(object) = self.objects.get(&ino) {
                 entries.head(ino, object);
             }
         }
-        let more = match only {
-            Some(ino) => unsaved.heads.contains(&ino),
-            None => !unsaved.heads.is_empty() || !unsaved.chunks.is_empty(),
-        };
-        let result = match entries.0.is_empty() {
-            true => Ok(()),
-            false => unsaved.journal.append(&entries.0),
-        };
-        self.unsaved = Some(unsaved);
-        result.map(|()| more)
+        self.append(&entries)
+    }
+
+    /// Appends what is on disk already, and heads of objects of which all else is. Says whether there
+    /// is more.
+    fn save_ready(&mut self) -> Result<bool> {
+        let mut entries = Entries::default();
+        while entries.0.len() < RECORD_BYTES
+            && let Some(key) = self.ledger().and_then(Ledger::first_ready)
+        {
+            self.record(&mut entries, key);
+        }
+        self.append(&entries)?;
+        Ok(self.ledger().is_some_and(|ledger| ledger.ready() > 0))
+    }
+
+    /// Gives back what has become safe, and has the journal told what is ready where that is much, or
+    /// where room on disk is wanted.
+    pub(super) fn keep_up(&mut self) {
+        if !self.is_kept() {
+            return;
+        }
+        let tier = self.chunks.tier.as_mut().expect("a kept target has a disk");
+        let Some(ledger) = &mut tier.ledger else { return };
+        ledger.settle(&mut tier.space);
+        let Some(journal) = ledger.journal.clone() else { return };
+        let short = tier.space.free(true) < (tier.space.blocks() / 16) as usize;
+        if journal.has_room() && (ledger.ready() > READY_MAX || (short && ledger.ready() > 0)) {
+            // If it has failed, whoever waits for it is told.
+            let _ = self.save_ready();
+        }
+        if short && self.ledger().is_some_and(Ledger::blocks_come) {
+            journal.hurry();
+        }
+        let tier = self.chunks.tier.as_mut().expect("a kept target has a disk");
+        let Some(ledger) = &mut tier.ledger else { return };
+        let (cost, charged) = (ledger.cost(), ledger.charged);
+        ledger.charged = cost;
+        match cost > charged {
+            true => self.chunks.arena.charge(cost - charged),
+            false => self.chunks.arena.discharge(charged - cost),
+        }
+    }
+
+    /// Refuses a write to a kept target which could not be written to disk when that is wanted.
+    /// Everything dirty, or about to be, has room there, and what it replaces keeps its own.
+    pub(super) fn room_on_disk(&mut self, parts: usize, overwrites: bool) -> Result<()> {
+        if !self.is_kept() {
+            return Ok(());
+        }
+        self.keep_up();
+        let tier = self.chunks.tier.as_ref().expect("a kept target has a disk");
+        let chunks = tier.dirty() as usize + self.parts + parts;
+        if chunks * super::tier::blocks_of(CHUNK_BYTES as u32) <= tier.space.free(overwrites) {
+            return Ok(());
+        }
+        let comes = tier.blocks_come() || tier.dirty() > 0 || self.parts > 0;
+        let flow = self.flow.as_mut().expect("a target with a disk");
+        if comes && flow.failure().is_none() {
+            flow.urged = true;
+            // Runs that have been replaced are free when the journal says so.
+            let _ = self.save_ready();
+            self.ledger()
+                .and_then(|ledger| ledger.journal.as_ref())
+                .iter()
+                .for_each(|it| it.hurry());
+            return Err(Error::because(Code::Busy, "the disk's room waits for the journal"));
+        }
+        Err(self.no_room())
     }
 }
 
 impl Target {
+    /// Keeps account of what a journal does not know. Before there is anything to know.
+    fn account(&self) {
+        let mut state = self.lock();
+        let tier = state.chunks.tier.as_mut().expect("a kept target has a disk");
+        tier.ledger.get_or_insert_with(Ledger::new);
+    }
+
     /// From now on the target's content goes into this journal. Call it before the target serves.
+    ///
+    /// # Panics
+    /// If the target has no disk.
     pub fn keep(&self, journal: &Arc<Journal>) {
-        self.lock().unsaved = Some(Unsaved {
-            journal: journal.clone(),
-            chunks: BTreeSet::new(),
-            heads: BTreeSet::new(),
-        });
+        self.account();
+        let mut state = self.lock();
+        let ledger = state.ledger_mut().expect("made just now");
+        ledger.journal = Some(journal.clone());
+        for ino in std::mem::take(&mut ledger.headless) {
+            state.save_removal(ino);
+        }
     }
 
     fn journal(&self) -> Option<Arc<Journal>> {
-        self.lock().unsaved.as_ref().map(|unsaved| unsaved.journal.clone())
+        self.lock().ledger()?.journal.clone()
     }
 
     /// Whether its content outlives its process.
     pub fn is_kept(&self) -> bool {
-        self.lock().unsaved.is_some()
+        self.lock().is_kept()
     }
 
     /// Waits until an object, or (none) all that is here now, is safe, if this target's content is
     /// to outlive its process.
     ///
     /// # Errors
-    /// If the disk failed.
+    /// If the disk or the journal failed.
     pub async fn save(&self, ino: Option<Ino>) -> Result<()> {
         let Some(journal) = self.journal() else { return Ok(()) };
-        loop {
+        let (first, last) = ino.map_or((Ino(0), Ino(u64::MAX)), |ino| (ino, ino));
+        // What changes from here on need not be there.
+        let heads: Vec<Ino> = match ino {
+            Some(ino) => vec![ino],
+            None => {
+                let state = self.lock();
+                state
+                    .ledger()
+                    .map(|ledger| ledger.heads.iter().copied().collect())
+                    .unwrap_or_default()
+            }
+        };
+        let (mut from, mut waits) = (Some((first, 0)), Vec::new());
+        while let Some(next) = from {
             journal.room().await?;
-            if !self.lock().save_some(ino)? {
-                break;
+            from = self.lock().save_some(next, (last, u64::MAX), &mut waits)?;
+        }
+        if !waits.is_empty() {
+            self.lock().flow.as_mut().expect("a kept target has a disk").want(&waits);
+            self.pump();
+            OnDisk { target: self, keys: &waits, done: 0 }.await?;
+            let mut rest = &waits[..];
+            while !rest.is_empty() {
+                journal.room().await?;
+                let count = self.lock().save_late(rest)?;
+                rest = &rest[count..];
             }
         }
-        journal.synced().await
+        // Heads come last: a size that says more than there is would read as zeros.
+        self.lock().save_heads(&heads)?;
+        journal.synced().await?;
+        self.pump();
+        Ok(())
     }
 
     /// Waits until all that was appended is safe: truncations and removals.
     ///
     /// # Errors
-    /// If the disk failed.
+    /// If the journal failed.
     pub async fn settled(&self) -> Result<()> {
         match self.journal() {
             Some(journal) => journal.synced().await,
@@ -218,14 +512,32 @@ impl Target {
         }
     }
 
-    /// Appends what is unsaved, as long as the journal has room: so that a flush finds little left.
+    /// Appends what is on disk, as long as the journal has room, and now and then has what is dirty
+    /// written: so that a flush finds little left. To be called about once a second.
     pub fn write_behind(&self) {
-        while let Some(journal) = self.journal() {
-            // If it has failed, whoever waits for it is told.
-            if !journal.has_room() || !self.lock().save_some(None).unwrap_or(false) {
-                return;
+        let Some(journal) = self.journal() else { return };
+        {
+            let mut state = self.lock();
+            let waiting = state.chunks.tier.as_ref().map_or(0, |tier| tier.waiting());
+            let flow = state.flow.as_mut().expect("a kept target has a disk");
+            flow.calls = flow.calls.wrapping_add(1);
+            if flow.calls.is_multiple_of(SWEEP_CALLS) {
+                flow.sweep = waiting;
             }
         }
+        self.pump();
+        // If it has failed, whoever waits for it is told.
+        while journal.has_room() && self.lock().save_ready().unwrap_or(false) {}
+        let mut state = self.lock();
+        let Some(ledger) = state.ledger() else { return };
+        let quiet = ledger.heads.iter().copied().filter(|&ino| ledger.is_quiet(ino));
+        let quiet: Vec<Ino> = quiet.take(READY_MAX).collect();
+        let _ = state.save_heads(&quiet);
+    }
+
+    /// The journal has gone on: what that made free can be used.
+    pub fn journal_advanced(&self) {
+        self.pump();
     }
 
     /// What makes the sources of the journal's checkpoints.
@@ -235,21 +547,45 @@ impl Target {
     }
 
     /// What fills an empty target from its journal.
+    ///
+    /// # Panics
+    /// If the target has no disk.
     pub fn restoring<'a>(
         self: &'a Arc<Target>,
         progress: &'a mut dyn FnMut(u64, u64),
     ) -> Restore<'a> {
-        self.lock().restoring = true;
-        Restore {
-            target: self,
-            progress,
-            foreseen: 0,
-            replayed: 0,
-            chunks: BTreeMap::new(),
-            cuts: BTreeMap::new(),
-            removed: BTreeMap::new(),
-            heads: BTreeMap::new(),
+        self.account();
+        let mut state = self.lock();
+        (state.restoring, state.quiet) = (true, true);
+        drop(state);
+        Restore { target: self, progress, last: Last::default(), heads: BTreeMap::new() }
+    }
+}
+
+/// A wait until chunks are on disk, or cannot be written now.
+struct OnDisk<'a> {
+    target: &'a Target,
+    keys: &'a [Key],
+    done: usize,
+}
+
+impl Future for OnDisk<'_> {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
+        let mut state = self.target.lock();
+        let flow = state.flow.as_mut().expect("a kept target has a disk");
+        if let Some(error) = flow.failure() {
+            return Poll::Ready(Err(error.clone().into()));
         }
+        let keys = self.keys;
+        let done = keys[self.done..].iter().take_while(|&&key| !flow.is_wanted(key)).count();
+        self.done += done;
+        if self.done == keys.len() {
+            return Poll::Ready(Ok(()));
+        }
+        flow.wait_saved(context.waker());
+        Poll::Pending
     }
 }
 
@@ -262,44 +598,49 @@ struct Walk {
 impl Source for Walk {
     fn next(&mut self) -> Option<Vec<u8>> {
         let (mut ino, mut index) = self.next.take()?;
-        let state = self.target.lock();
+        let mut state = self.target.lock();
         let mut entries = Entries::default();
-        while let Some((&found, object)) = state.objects.range(ino..).next() {
+        // What the journal does not know yet is told to the log, too: a snapshot says nothing that
+        // the log has not said, or blocks that it names might be used for something else.
+        let mut news = Entries::default();
+        'objects: while let Some((&found, object)) = state.objects.range(ino..).next() {
             if found != ino {
                 (ino, index) = (found, 0);
             }
             if index == 0 {
                 entries.head(ino, object);
             }
-            let mut chunks = object.chunks.range(index..).map(|(&index, _)| index);
-            let last = loop {
-                let Some(chunk) = chunks.next() else { break None };
-                entries.chunk(&state, (ino, chunk));
-                if entries.0.len() >= RECORD_BYTES {
-                    break Some(chunk);
+            while let Some(chunk) =
+                state.objects[&ino].chunks.range(index..).next().map(|(&index, _)| index)
+            {
+                let unsaid = state.ledger().is_some_and(|ledger| ledger.is_unsaid((ino, chunk)));
+                let before = entries.0.len();
+                state.record_known(&mut entries, (ino, chunk));
+                if unsaid {
+                    news.0.extend_from_slice(&entries.0[before..]);
                 }
-            };
-            (ino, index) = match last {
-                Some(chunk) => (ino, chunk + 1),
-                None => (Ino(ino.0 + 1), 0),
-            };
-            if entries.0.len() >= RECORD_BYTES {
-                self.next = Some((ino, index));
-                break;
+                index = chunk + 1;
+                if entries.0.len() >= RECORD_BYTES {
+                    self.next = Some((ino, index));
+                    break 'objects;
+                }
             }
+            (ino, index) = (Ino(ino.0 + 1), 0);
         }
+        // If the journal has failed, the checkpoint fails, too.
+        let _ = state.append(&news);
         (!entries.0.is_empty()).then_some(entries.0)
     }
 }
 
-enum Entry<'a> {
+pub(super) enum Entry<'a> {
     Head { ino: Ino, witness: Witness, cut_epoch: u32 },
-    Chunk { key: Key, ranges: Vec<(u32, u32)>, bytes: &'a [u8] },
+    Chunk { key: Key, run: Base, ranges: Vec<(u32, u32)>, bytes: &'a [u8] },
     Cut { ino: Ino, index: u64 },
     Removed { ino: Ino },
 }
 
-struct Parser<'a>(&'a [u8]);
+pub(super) struct Parser<'a>(pub(super) &'a [u8]);
 
 impl<'a> Parser<'a> {
     fn take(&mut self, length: usize) -> Result<&'a [u8]> {
@@ -316,7 +657,23 @@ impl<'a> Parser<'a> {
         Ok(u32::from_le_bytes(self.take(4)?.try_into().expect("4 bytes")))
     }
 
-    fn entry(&mut self) -> Result<Option<Entry<'a>>> {
+    fn run(&mut self) -> Result<Base> {
+        let (block, length, visible) = (self.half()?, self.half()?, self.half()?);
+        let mut sums = [0; QUARTERS];
+        for sum in &mut sums {
+            *sum = self.half()?;
+        }
+        let none = block == 0 && length == 0 && visible == 0;
+        let some = u64::from(block) >= FIRST_BLOCK
+            && (1..=CHUNK_BYTES as u32).contains(&length)
+            && (1..=length).contains(&visible);
+        if !none && !some {
+            return Err(damaged());
+        }
+        Ok(Base { block, length, visible, sums })
+    }
+
+    pub(super) fn entry(&mut self) -> Result<Option<Entry<'a>>> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -331,6 +688,7 @@ impl<'a> Parser<'a> {
             }
             CHUNK => {
                 let key = (ino, self.word()?);
+                let run = self.run()?;
                 let mut ranges = Vec::new();
                 let (mut length, mut at) = (0, 0);
                 for _ in 0..self.half()? {
@@ -343,7 +701,7 @@ impl<'a> Parser<'a> {
                     length += bytes as usize;
                     ranges.push((start, bytes));
                 }
-                Entry::Chunk { key, ranges, bytes: self.take(length)? }
+                Entry::Chunk { key, run, ranges, bytes: self.take(length)? }
             }
             CUT => Entry::Cut { ino, index: self.word()? },
             REMOVED => Entry::Removed { ino },
@@ -352,94 +710,24 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// Whether a record of a target's journal makes sense: how many chunks and bytes are in it.
-///
-/// # Errors
-/// If it does not.
-pub fn check_record(record: &[u8]) -> Result<(u64, u64)> {
-    let (mut chunks, mut length) = (0, 0);
-    let mut parser = Parser(record);
-    while let Some(entry) = parser.entry()? {
-        if let Entry::Chunk { bytes, .. } = entry {
-            chunks += 1;
-            length += bytes.len() as u64;
-        }
-    }
-    Ok((chunks, length))
-}
-
 fn damaged() -> Error {
     Error::because(Code::Damaged, "a record of the target's journal does not parse")
 }
 
-/// Fills an empty target from its journal. Positions count the log's records from 1; the snapshot's
-/// are before them all.
-pub struct Restore<'a> {
-    target: &'a Arc<Target>,
-    progress: &'a mut dyn FnMut(u64, u64),
+/// Where the log last says what something is. Positions count its records from 1; the snapshot's are
+/// before them all.
+#[derive(Default)]
+pub(super) struct Last {
     foreseen: u64,
-    replayed: u64,
-    /// Where the log last says what a chunk is.
+    pub(super) replayed: u64,
     chunks: BTreeMap<Key, u64>,
-    /// Cuts in the log: from which chunk on, and where.
+    /// Cuts: from which chunk on, and where.
     cuts: BTreeMap<Ino, Vec<(u64, u64)>>,
-    /// Where the log last says that an object is gone.
     removed: BTreeMap<Ino, u64>,
-    heads: BTreeMap<Ino, (Witness, u32)>,
 }
 
-impl Restore<'_> {
-    fn counts(&self, (ino, index): Key, position: u64) -> bool {
-        let cut = |&(first, at): &(u64, u64)| first <= index && at > position;
-        self.chunks.get(&(ino, index)).is_none_or(|&last| last == position)
-            && self.removed.get(&ino).is_none_or(|&at| at < position)
-            && !self.cuts.get(&ino).is_some_and(|cuts| cuts.iter().any(cut))
-    }
-
-    fn apply(&mut self, record: &[u8], position: u64) -> Result<()> {
-        let mut parser = Parser(record);
-        while let Some(entry) = parser.entry()? {
-            match entry {
-                Entry::Head { ino, witness, cut_epoch }
-                    if self.removed.get(&ino).is_none_or(|&at| at < position) =>
-                {
-                    self.heads.insert(ino, (witness, cut_epoch));
-                }
-                Entry::Chunk { key, ranges, bytes }
-                    if !bytes.is_empty() && self.counts(key, position) =>
-                {
-                    self.fill(key, &ranges, bytes)?;
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn fill(&self, (ino, index): Key, ranges: &[(u32, u32)], bytes: &[u8]) -> Result<()> {
-        let offset = index.checked_mul(CHUNK_BYTES as u64).ok_or_else(damaged)?;
-        let run = |&(start, length): &(u32, u32)| Run::single(offset + u64::from(start), length);
-        let runs = match ranges {
-            [(start, length)] => {
-                Runs::One(Extent { offset: offset + u64::from(*start), length: u64::from(*length) })
-            }
-            _ => Runs::List { runs: ranges.iter().map(run).collect(), length: bytes.len() },
-        };
-        let member = self.target.member();
-        let io = Io { ino, member, map_epoch: u32::MAX, generation: 0, epoch: 0, runs };
-        let mut ticket = self.target.begin_write(Now::default(), &io)?;
-        ticket.fill(bytes);
-        ticket.commit(Now::default())?;
-        Ok(())
-    }
-}
-
-impl Sink for Restore<'_> {
-    fn foresees(&self) -> bool {
-        true
-    }
-
-    fn foresee(&mut self, record: &[u8]) -> Result<()> {
+impl Last {
+    pub(super) fn foresee(&mut self, record: &[u8]) -> Result<()> {
         self.foreseen += 1;
         let position = self.foreseen;
         let mut parser = Parser(record);
@@ -462,13 +750,131 @@ impl Sink for Restore<'_> {
         Ok(())
     }
 
+    /// Whether what is said of a chunk is the last that is.
+    pub(super) fn counts(&self, (ino, index): Key, position: u64) -> bool {
+        let cut = |&(first, at): &(u64, u64)| first <= index && at > position;
+        self.chunks.get(&(ino, index)).is_none_or(|&last| last == position)
+            && self.exists(ino, position)
+            && !self.cuts.get(&ino).is_some_and(|cuts| cuts.iter().any(cut))
+    }
+
+    /// Whether an object was not removed later.
+    fn exists(&self, ino: Ino, position: u64) -> bool {
+        self.removed.get(&ino).is_none_or(|&at| at < position)
+    }
+}
+
+/// Fills an empty target from its journal.
+pub struct Restore<'a> {
+    target: &'a Arc<Target>,
+    progress: &'a mut dyn FnMut(u64, u64),
+    last: Last,
+    heads: BTreeMap<Ino, (Witness, u32)>,
+}
+
+impl Restore<'_> {
+    fn apply(&mut self, record: &[u8], position: u64) -> Result<()> {
+        let mut parser = Parser(record);
+        while let Some(entry) = parser.entry()? {
+            match entry {
+                Entry::Head { ino, witness, cut_epoch } if self.last.exists(ino, position) => {
+                    self.heads.insert(ino, (witness, cut_epoch));
+                }
+                Entry::Chunk { key, run, ranges, bytes } if self.last.counts(key, position) => {
+                    self.restore(key, run, &ranges, bytes)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn restore(&self, key: Key, run: Base, ranges: &[(u32, u32)], bytes: &[u8]) -> Result<()> {
+        let (ino, index) = key;
+        if index > crate::layout::FILE_SIZE_MAX / CHUNK_BYTES as u64 {
+            return Err(damaged());
+        }
+        if run.block != 0 {
+            self.adopt(key, run)?;
+        }
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        let offset = index * CHUNK_BYTES as u64;
+        let extent = |&(start, length): &(u32, u32)| Run::single(offset + u64::from(start), length);
+        let runs = match ranges {
+            [(start, length)] => {
+                Runs::One(Extent { offset: offset + u64::from(*start), length: u64::from(*length) })
+            }
+            _ => Runs::List { runs: ranges.iter().map(extent).collect(), length: bytes.len() },
+        };
+        let member = self.target.member();
+        let io = Io { ino, member, map_epoch: u32::MAX, generation: 0, epoch: 0, runs };
+        let mut ticket = self.target.begin_write(Now::default(), &io)?;
+        ticket.fill(bytes);
+        ticket.commit(Now::default())?;
+        let mut state = self.target.lock();
+        let id = state.chunk(key).map_or(0, |chunk| chunk.record);
+        let with = |ahead: Ahead, &(start, length): &(u32, u32)| ahead.with(start, start + length);
+        let ahead = ranges.iter().fold(Ahead::NONE, with);
+        let ledger = state.ledger_mut().expect("a kept target");
+        ledger.restore(id, run, inlined_memory(bytes.len() as u32), ahead);
+        Ok(())
+    }
+
+    /// The chunk is on disk.
+    fn adopt(&self, key: Key, run: Base) -> Result<()> {
+        let mut state = self.target.lock();
+        let (object, store) = state.object(key.0);
+        let mut free = true;
+        object.change(store, key, |store, old| {
+            if old.is_some() {
+                free = false;
+                return old;
+            }
+            let tier = store.tier.as_mut().expect("a kept target has a disk");
+            let id = tier.add(&mut store.arena, key);
+            free = tier.adopt(id, run);
+            let ledger = tier.ledger.as_mut().expect("a kept target");
+            ledger.restore(id, run, 0, Ahead::NONE);
+            Some(Chunk::on_disk(run.visible, id))
+        });
+        if !free {
+            let cause = format!(
+                "chunk {} of inode {} is said to be in blocks {} to {} of the disk, which are another chunk's or not there",
+                key.1,
+                key.0.0,
+                run.block,
+                u64::from(run.block) + run.blocks() as u64 - 1
+            );
+            return Err(Error::because(Code::Damaged, cause));
+        }
+        if state.chunks.arena.available() < 0 {
+            return Err(Error::because(
+                Code::NoSpace,
+                "memory is too small for the map of the disk",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Restore<'_> {
+    fn foresees(&self) -> bool {
+        true
+    }
+
+    fn foresee(&mut self, record: &[u8]) -> Result<()> {
+        self.last.foresee(record)
+    }
+
     fn snapshot(&mut self, record: &[u8]) -> Result<()> {
         self.apply(record, 0)
     }
 
     fn record(&mut self, record: &[u8]) -> Result<()> {
-        self.replayed += 1;
-        self.apply(record, self.replayed)
+        self.last.replayed += 1;
+        self.apply(record, self.last.replayed)
     }
 
     fn progress(&mut self, done: u64, all: u64) {
@@ -478,247 +884,35 @@ impl Sink for Restore<'_> {
 
 impl Drop for Restore<'_> {
     /// Gives the objects their heads. Bytes behind an object's end, whose head was not safe yet, are
-    /// cut off: nobody may find them when it grows.
+    /// cut off: nobody may find them when it grows. The journal will hear of that.
     fn drop(&mut self) {
         let headless: Vec<Ino> = {
-            let mut state = self.target.lock();
-            state.restoring = false;
+            let state = self.target.lock();
             let all = state.objects.keys().copied();
             all.filter(|ino| !self.heads.contains_key(ino)).collect()
         };
         self.target.remove(&headless);
+        let size = CHUNK_BYTES as u64;
         for (ino, (witness, cut_epoch)) in std::mem::take(&mut self.heads) {
             let freed = {
                 let mut state = self.target.lock();
-                let (object, store) = state.object(ino);
+                let (object, _) = state.object(ino);
                 (object.witness, object.cut_epoch) = (witness, cut_epoch);
-                object.cut(store, ino, witness.size, crate::layout::FILE_SIZE_MAX)
+                let behind = object.chunks.range(witness.size / size..);
+                let behind = behind.filter(|&(&index, chunk)| {
+                    index * size + u64::from(chunk.length) > witness.size
+                });
+                let behind: Vec<_> = behind.map(|(&index, _)| (index, 0, 0)).collect();
+                for &(index, ..) in &behind {
+                    state.ledger_mut().expect("a kept target").mark((ino, index), false);
+                }
+                let (object, store) = state.object(ino);
+                let freed = object.cut(store, ino, witness.size, crate::layout::FILE_SIZE_MAX);
+                state.sort_unsaved(ino, &behind);
+                freed
             };
             self.target.free(freed);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::HeapMemory;
-    use super::*;
-    use crate::journal::twin::{Image, Recorder};
-    use crate::journal::{self, Options, Writer};
-    use crate::layout::Member;
-    use crate::types::{Incarnation, TargetId};
-    use crate::wire::data::TargetRequest;
-    use std::pin::pin;
-    use std::task::{Context, Poll, Waker};
-
-    const MEMBER: Member = Member { target: TargetId(0), incarnation: Incarnation(7) };
-    const BLOCKS: usize = 40;
-
-    fn options() -> Options {
-        let real = Options::new(*b"a target's bytes");
-        Options { segment_bytes: 1 << 20, log_bytes_min: 1 << 20, step_bytes: 32 << 10, ..real }
-    }
-
-    fn target() -> Arc<Target> {
-        Target::new(MEMBER, 1, Box::new(HeapMemory::new(BLOCKS * CHUNK_BYTES)))
-    }
-
-    fn come_back(bytes: Vec<u8>) -> (Arc<Target>, Writer<Recorder>) {
-        let target = target();
-        let progress = &mut |_, _| ();
-        let mut restore = target.restoring(progress);
-        let writer = journal::open(Recorder::new(bytes), &options(), &mut restore);
-        drop(restore);
-        let writer = writer.unwrap_or_else(|error| panic!("comes back: {error}"));
-        target.keep(writer.journal());
-        (target, writer)
-    }
-
-    fn io(ino: u64, offset: u64, length: u64) -> Io {
-        let runs = Runs::One(Extent { offset, length });
-        Io { ino: Ino(ino), member: MEMBER, map_epoch: 1, generation: 0, epoch: 0, runs }
-    }
-
-    fn write(target: &Arc<Target>, ino: u64, offset: u64, bytes: &[u8]) {
-        let mut ticket = target
-            .begin_write(Now::default(), &io(ino, offset, bytes.len() as u64))
-            .expect("has room");
-        ticket.fill(bytes);
-        ticket.commit(Now::default()).expect("stored");
-    }
-
-    fn read(target: &Arc<Target>, ino: u64) -> Vec<u8> {
-        target.read(&io(ino, 0, 1 << 22)).expect("reads").slices().concat()
-    }
-
-    /// Runs a future, driving the journal while it waits.
-    fn drive<T>(
-        writer: &mut Writer<Recorder>,
-        target: &Arc<Target>,
-        future: impl Future<Output = T>,
-    ) -> T {
-        let mut future = pin!(future);
-        let mut context = Context::from_waker(Waker::noop());
-        loop {
-            if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
-                return value;
-            }
-            writer.pump(target.sources()).expect("writes");
-        }
-    }
-
-    fn flush(writer: &mut Writer<Recorder>, target: &Arc<Target>, ino: u64) {
-        drive(writer, target, target.save(Some(Ino(ino)))).expect("safe");
-    }
-
-    #[test]
-    fn what_was_flushed_comes_back_and_what_was_removed_does_not() {
-        let disk = Recorder::default();
-        let mut writer = journal::create(disk.clone(), &options()).expect("made");
-        let target = target();
-        target.keep(writer.journal());
-        write(&target, 1, 0, &[1; 100_000]);
-        write(&target, 1, 300_000, &[2; 5]);
-        write(&target, 2, 7, b"small");
-        write(&target, 3, 0, &[3; 200_000]);
-        write(&target, 4, 0, &[4; 70_000]);
-        for ino in 1..=4 {
-            flush(&mut writer, &target, ino);
-        }
-        target.remove(&[Ino(3)]);
-        let cut = TargetRequest::Truncate { ino: Ino(4), cut: 66_000, size: 66_000, epoch: 2 };
-        target.call(Now::default(), &cut).expect("cuts");
-        let hole = Extent { offset: 10, length: 99_000 };
-        let punch = TargetRequest::Punch { ino: Ino(1), extents: vec![hole] };
-        target.call(Now::default(), &punch).expect("punches");
-        drive(&mut writer, &target, target.save(None)).expect("safe");
-        write(&target, 5, 0, b"never flushed");
-
-        let (again, _) = come_back(disk.bytes());
-        for ino in [1, 2, 4] {
-            assert!(read(&again, ino) == read(&target, ino), "object {ino}");
-            assert_eq!(again.lock().witness(Ino(ino)), target.lock().witness(Ino(ino)));
-        }
-        assert_eq!(again.objects(), 3);
-        // What was cut off does not come back when the object grows.
-        let grow = TargetRequest::Extend { ino: Ino(4), size: 70_000, epoch: 2 };
-        again.call(Now::default(), &grow).expect("grows");
-        assert!(read(&again, 4)[66_000..] == [0; 4000]);
-        // Nor is an older truncation carried out again.
-        again.call(Now::default(), &cut).expect("is seen already");
-        assert_eq!(read(&again, 4).len(), 70_000);
-    }
-
-    /// A pool that is always nearly full, whose files come and go: a replay of what was there in
-    /// turn would need several times the memory.
-    #[test]
-    fn coming_back_needs_no_more_room_than_there_was() {
-        let disk = Recorder::default();
-        let mut writer = journal::create(disk.clone(), &options()).expect("made");
-        let target = target();
-        target.keep(writer.journal());
-        let most = (BLOCKS - 8) * CHUNK_BYTES;
-        for round in 1..=6u8 {
-            write(&target, u64::from(round), 0, &vec![round; most]);
-            flush(&mut writer, &target, u64::from(round));
-            let (again, _) = come_back(disk.bytes());
-            assert!(read(&again, u64::from(round)) == vec![round; most]);
-            if round < 6 {
-                target.remove(&[Ino(u64::from(round))]);
-            }
-        }
-    }
-
-    /// Writes, cuts, holes, removals and flushes at random. A crash leaves of each object at least
-    /// what was flushed last, byte by byte either that or something written since.
-    #[test]
-    fn whatever_a_crash_leaves_nothing_flushed_is_lost_or_stale() {
-        let mut images = 0;
-        for seed in 1..=4u64 {
-            images += crash(seed);
-        }
-        assert!(images > 300, "only {images} images");
-    }
-
-    const OBJECTS: u64 = 5;
-
-    /// Of each byte of an object: the values that it may have after a crash, a bit each.
-    type Allowed = Vec<u64>;
-
-    fn crash(seed: u64) -> usize {
-        let mut state = seed;
-        let mut random = move || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040);
-            state >> 33
-        };
-        let disk = Recorder::default();
-        let mut writer = journal::create(disk.clone(), &options()).expect("made");
-        let target = target();
-        target.keep(writer.journal());
-        // What each object may look like after a crash at some deed or later.
-        let mut allowed: Vec<Allowed> = vec![Vec::new(); OBJECTS as usize];
-        let mut history = vec![(disk.deeds(), allowed.clone())];
-        for step in 0..60u64 {
-            let ino = random() % OBJECTS;
-            let bytes = &mut allowed[ino as usize];
-            let value = step as u8 + 1;
-            match random() % 8 {
-                0..=3 => {
-                    let (offset, length) = (random() % 150_000, 1 + random() % 90_000);
-                    write(&target, ino, offset, &vec![value; length as usize]);
-                    let end = (offset + length) as usize;
-                    if bytes.len() < end {
-                        bytes.resize(end, 1);
-                    }
-                    bytes[offset as usize..end].iter_mut().for_each(|byte| *byte |= 1 << value);
-                }
-                4 => {
-                    let size = random() % 120_000;
-                    let request = TargetRequest::Truncate {
-                        ino: Ino(ino),
-                        cut: size,
-                        size,
-                        epoch: value.into(),
-                    };
-                    target.call(Now::default(), &request).expect("cuts");
-                    drive(&mut writer, &target, target.settled()).expect("safe");
-                    bytes.resize(size as usize, 1);
-                }
-                5 if random().is_multiple_of(3) => {
-                    target.remove(&[Ino(ino)]);
-                    drive(&mut writer, &target, target.settled()).expect("safe");
-                    bytes.clear();
-                }
-                6 => {
-                    target.write_behind();
-                    writer.pump(target.sources()).expect("writes");
-                }
-                _ => {
-                    flush(&mut writer, &target, ino);
-                    let now = read(&target, ino);
-                    *bytes = now.into_iter().map(|byte| 1 << byte).collect();
-                }
-            }
-            history.push((disk.deeds(), allowed.clone()));
-        }
-        let mut count = 0;
-        disk.each_image(history[0].0, 3, &mut random, &mut |Image { bytes, deeds }| {
-            count += 1;
-            let (again, _) = come_back(bytes);
-            // Between what was safe by then and what was under way.
-            let at = history.iter().rposition(|(at, _)| *at <= deeds).unwrap_or(0);
-            for ino in 0..OBJECTS {
-                let found = read(&again, ino);
-                let near = &history[at..(at + 2).min(history.len())];
-                let fits = near.iter().any(|(_, allowed)| {
-                    let allowed = &allowed[ino as usize];
-                    found.len() <= allowed.len()
-                        && found.iter().zip(allowed).all(|(byte, values)| values >> byte & 1 == 1)
-                        && allowed[found.len()..].iter().all(|values| values & 1 == 1)
-                });
-                assert!(fits, "seed {seed}, after deed {deeds} (step {at}): object {ino}");
-            }
-        });
-        count
+        self.target.lock().restoring = false;
     }
 }

@@ -20,10 +20,14 @@ pub mod disk;
 mod fair;
 mod flow;
 mod kept;
+#[cfg(test)]
+mod kept_tests;
+mod ledger;
 mod memory;
 mod read;
 mod room;
 mod space;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod tier;
@@ -33,10 +37,11 @@ mod write;
 
 pub use arena::CHUNK_BYTES;
 pub use flow::{DiskCounters, DiskStatus};
-pub use kept::{Restore, check_record};
+pub use kept::Restore;
 pub use memory::{HeapMemory, Memory};
 pub use read::{ReadTicket, Reading};
 pub use room::Room;
+pub use survey::{Placed, Survey};
 pub use write::{Turn, WriteTicket};
 
 use crate::config::{LIST_EXTENTS_MAX, PAYLOAD_BYTES_MAX};
@@ -80,10 +85,13 @@ struct State {
     /// Traffic with the disk, if there is one.
     flow: Option<Flow>,
     ahead: ahead::Streams,
-    /// What its journal has not heard of, if it has one.
-    unsaved: Option<kept::Unsaved>,
+    /// Chunks that open writes have begun.
+    parts: usize,
     /// It is being filled from its journal: what there was has room, to the last block.
     restoring: bool,
+    /// Nothing is written to disk yet: not all that is in use there is known, and nobody looks after
+    /// its completions.
+    quiet: bool,
 }
 
 #[derive(Debug, Default)]
@@ -259,8 +267,9 @@ impl Target {
                 overwrite_blocks: 0,
                 flow: disk.is_some().then(|| Flow::new(capacity)),
                 ahead: ahead::Streams::new(capacity),
-                unsaved: None,
+                parts: 0,
                 restoring: false,
+                quiet: false,
             }),
             disk,
         })
@@ -300,10 +309,13 @@ impl Target {
         Member { target, incarnation: self.incarnation }
     }
 
-    /// Tells it its name, and the epoch of the map from which it has it. Before it serves.
+    /// Tells it its name, and the epoch of the map from which it has it. Before it serves; from now on
+    /// its disk is used.
     pub fn assign(&self, id: TargetId, map_epoch: u32) {
         self.id.store(id.0, Ordering::Relaxed);
         self.raise_map_epoch(map_epoch);
+        self.lock().quiet = false;
+        self.pump();
     }
 
     /// From now on, requests that go by an older pool map are refused as stale.
@@ -410,7 +422,7 @@ impl Target {
                 if epoch > state.witness(ino).epoch {
                     state.room_for_object(ino)?;
                     state.object(ino).0.begin_epoch(epoch);
-                    state.unsaved(ino, []);
+                    state.unsaved_head(ino);
                 }
                 Ok(state.reply(ino))
             }
@@ -424,7 +436,7 @@ impl Target {
                 let witness = &mut object.witness;
                 witness.size = witness.size.max(size);
                 witness.mtime = witness.mtime.max(now.wall);
-                state.unsaved(ino, []);
+                state.unsaved_head(ino);
                 Ok(state.reply(ino))
             }
             TargetRequest::Seek { ino, offset, data } => {
@@ -479,7 +491,7 @@ impl Target {
         let reply = {
             let mut state = self.lock();
             let changed = state.chunks_within(ino, extents);
-            state.unsaved(ino, changed);
+            state.unsaved(ino, &changed);
             let State { chunks: store, objects, .. } = &mut *state;
             if let Some(object) = objects.get_mut(&ino) {
                 for extent in extents {
@@ -487,6 +499,7 @@ impl Target {
                 }
                 object.witness.mtime = object.witness.mtime.max(now.wall);
             }
+            state.sort_unsaved(ino, &changed);
             state.reply(ino)
         };
         self.free(freed);
@@ -544,15 +557,20 @@ impl Drop for Target {
 }
 
 impl State {
-    /// The chunks of an object that these extents touch; none if nobody keeps account of changes.
-    fn chunks_within(&self, ino: Ino, extents: &[Extent]) -> Vec<u64> {
-        let Some(object) = self.objects.get(&ino).filter(|_| self.unsaved.is_some()) else {
+    /// The chunks of an object that these extents touch, and where; none if nobody keeps account of
+    /// changes.
+    fn chunks_within(&self, ino: Ino, extents: &[Extent]) -> Vec<(u64, u32, u32)> {
+        let Some(object) = self.objects.get(&ino).filter(|_| self.is_kept()) else {
             return Vec::new();
         };
         let size = CHUNK_BYTES as u64;
         let touched = extents.iter().flat_map(|extent| {
             let range = extent.offset / size..extent.end().div_ceil(size);
-            object.chunks.range(range).map(|(&index, _)| index)
+            object.chunks.range(range).map(|(&index, _)| {
+                let from = extent.offset.saturating_sub(index * size);
+                let to = (extent.end() - index * size).min(size);
+                (index, from as u32, to as u32)
+            })
         });
         touched.collect()
     }

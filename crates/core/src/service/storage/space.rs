@@ -78,6 +78,27 @@ impl Space {
         (length > 0).then_some((start as u32, length))
     }
 
+    /// Takes blocks that a journal names. False: they are not free, or not there.
+    pub(super) fn take(&mut self, start: u32, count: usize) -> bool {
+        let blocks = start as usize..start as usize + count;
+        let there = FIRST_BLOCK as usize..FIRST_BLOCK as usize + self.payload_blocks;
+        if count == 0 || !there.contains(&blocks.start) || blocks.end > there.end {
+            return false;
+        }
+        if !blocks.clone().all(|block| self.free.has(block)) {
+            return false;
+        }
+        // What is written next goes behind.
+        self.cursor = self.cursor.max(blocks.end);
+        blocks.for_each(|block| self.free.clear(block));
+        true
+    }
+
+    /// Free blocks, less those that only overwriting may take.
+    pub(super) fn free(&self, overwrites: bool) -> usize {
+        self.free.count().saturating_sub(self.kept_back(overwrites))
+    }
+
     /// Gives back what was allocated too much.
     pub(super) fn trim(&mut self, start: u32, count: usize) {
         (start as usize..start as usize + count).for_each(|block| self.free.set(block));

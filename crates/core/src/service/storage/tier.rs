@@ -22,6 +22,7 @@
 use super::arena::{Arena, CHUNK_BYTES, Slot};
 use super::chunk::Key;
 use super::disk::BLOCK_BYTES;
+use super::ledger::Ledger;
 use super::space::Space;
 use crate::types::Ino;
 
@@ -31,7 +32,7 @@ pub(super) const QUARTERS: usize = 4;
 /// Heap for a record: bytes.
 pub(super) const RECORD_COST: u64 = size_of::<Record>() as u64;
 /// Records made at once: charged together, and never given back.
-const PAGE_RECORDS: usize = 256;
+pub(super) const PAGE_RECORDS: usize = 256;
 /// How often a hit is counted.
 const FREQUENCY_MAX: u8 = 2;
 /// The small queue's share of clean memory: 1 in so many.
@@ -56,6 +57,9 @@ pub(super) struct Base {
     /// Checksums of the quarters.
     pub(super) sums: [u32; QUARTERS],
 }
+
+/// No copy on disk.
+pub(super) const NOTHING: Base = Base { block: 0, length: 0, visible: 0, sums: [0; QUARTERS] };
 
 impl Base {
     pub(super) fn blocks(&self) -> usize {
@@ -102,9 +106,16 @@ pub(super) struct Record {
     pub(super) stuck: bool,
 }
 
+impl Record {
+    /// Whether it is being written.
+    pub(super) fn is_under_way(&self) -> bool {
+        self.dirty && self.queue == Queue::None && !self.stuck
+    }
+}
+
 const FRESH: Record = Record {
     key: (Ino(0), 0),
-    base: Base { block: 0, length: 0, visible: 0, sums: [0; QUARTERS] },
+    base: NOTHING,
     previous: NONE,
     next: NONE,
     held: 0,
@@ -133,9 +144,12 @@ pub(super) struct Tier {
     /// A slot of zeros, for holes over what is on disk.
     pub(super) zeros: Slot,
     dirty_bytes: u64,
+    dirty: u64,
     evictions: u32,
     /// Attempts to get into the large queue that have added up to this, in [`ATTEMPT`]s.
     attempts: u64,
+    /// What the journal says, if there is one.
+    pub(super) ledger: Option<Ledger>,
 }
 
 impl std::fmt::Debug for Tier {
@@ -162,8 +176,10 @@ impl Tier {
             space,
             zeros,
             dirty_bytes: 0,
+            dirty: 0,
             evictions: 0,
             attempts: 0,
+            ledger: None,
         })
     }
 
@@ -195,6 +211,9 @@ impl Tier {
         let id = self.unused;
         self.unused = self.record(id).next;
         *self.entry(id) = Record { key, ..FRESH };
+        if let Some(ledger) = &mut self.ledger {
+            ledger.add(id);
+        }
         id
     }
 
@@ -206,7 +225,11 @@ impl Tier {
 
     /// A chunk has ended.
     pub(super) fn remove(&mut self, id: u32) {
+        let key = self.record(id).key;
         self.drop_base(id);
+        if let Some(ledger) = &mut self.ledger {
+            ledger.remove(id, key);
+        }
         self.unlink(id);
         self.clear_dirty(id);
         let unused = self.unused;
@@ -226,10 +249,16 @@ impl Tier {
 
     /// What is on disk does not count any more.
     pub(super) fn drop_base(&mut self, id: u32) {
-        if let Some(base) = self.base(id) {
-            self.space.release(base.block, base.blocks());
-            self.entry(id).base = FRESH.base;
+        let Some(base) = self.base(id) else { return };
+        match &mut self.ledger {
+            // Until it is told otherwise.
+            Some(ledger) if ledger.names(id, &base) => (),
+            ledger => {
+                ledger.iter_mut().for_each(|ledger| ledger.base_dropped(id));
+                self.space.release(base.block, base.blocks());
+            }
         }
+        self.entry(id).base = NOTHING;
     }
 
     /// Bytes from `length` on do not count any more.
@@ -248,6 +277,11 @@ impl Tier {
         let record = self.entry(id);
         record.base = base;
         record.stuck = false;
+        let key = record.key;
+        if let Some(ledger) = &mut self.ledger {
+            ledger.written(id, key);
+        }
+        let record = self.record(id);
         let queue = if record.frequency > 1 { Queue::Main } else { Queue::Small };
         self.put(id, queue);
     }
@@ -256,6 +290,7 @@ impl Tier {
         let record = *self.record(id);
         if record.dirty {
             self.dirty_bytes -= u64::from(record.held);
+            self.dirty -= 1;
             self.entry(id).dirty = false;
         }
     }
@@ -265,6 +300,7 @@ impl Tier {
         let record = *self.record(id);
         if !record.dirty {
             self.dirty_bytes += u64::from(record.held);
+            self.dirty += 1;
             self.entry(id).dirty = true;
         }
         let queue = if covered { Queue::Dirty } else { Queue::Overlay };
@@ -302,6 +338,31 @@ impl Tier {
     /// Bytes in memory that the disk has not.
     pub(super) fn dirty_bytes(&self) -> u64 {
         self.dirty_bytes
+    }
+
+    /// Chunks of which memory has something that the disk has not.
+    pub(super) fn dirty(&self) -> u64 {
+        self.dirty
+    }
+
+    /// A chunk comes back from a journal as it is on disk. Says whether those blocks were free.
+    pub(super) fn adopt(&mut self, id: u32, base: Base) -> bool {
+        let free = self.space.take(base.block, base.blocks());
+        if free {
+            self.entry(id).base = base;
+        }
+        free
+    }
+
+    /// Whether what is dirty finds room on disk. What is written to a kept target has its room from
+    /// the beginning.
+    pub(super) fn has_room(&self) -> bool {
+        self.space.has_room(self.ledger.is_some())
+    }
+
+    /// Whether room on disk comes back by itself.
+    pub(super) fn blocks_come(&self) -> bool {
+        self.ledger.as_ref().is_some_and(Ledger::blocks_come)
     }
 
     /// Bytes in memory that may go.

@@ -137,6 +137,7 @@ impl State {
         let floor = self.floor(overwrites);
         let needed = self.chunks.arena.needed(&draft.slots(), cost) as isize;
         if self.flow.is_some() {
+            self.room_on_disk(draft.parts.len(), overwrites)?;
             if self.make_room(needed + floor) {
                 return Ok(());
             }
@@ -235,6 +236,7 @@ impl Target {
             }
         }
         state.tickets += 1;
+        state.parts += draft.parts.len();
         state.overwrite_blocks += overwrite_blocks;
         drop(state);
         let target = Arc::clone(self);
@@ -316,8 +318,14 @@ impl WriteTicket {
         witness.size = witness.size.max(self.draft.end);
         witness.mtime = witness.mtime.max(now.wall);
         let witness = *witness;
-        let indices = self.draft.parts.iter().map(|part| part.chunk);
-        state.unsaved(self.ino, indices);
+        if state.is_kept() {
+            let ranges = |part: &Part| {
+                let ranges = &self.draft.ranges[part.first..part.last];
+                (part.chunk, ranges[0].0, ranges[ranges.len() - 1].1)
+            };
+            let changed: Vec<_> = self.draft.parts.iter().map(ranges).collect();
+            state.unsaved(self.ino, &changed);
+        }
         state.memory_came_back();
         drop(state);
         target.pump();
@@ -335,6 +343,7 @@ impl WriteTicket {
         state.chunks.arena.discharge(self.cost);
         state.overwrite_blocks -= self.overwrite_blocks;
         state.tickets -= 1;
+        state.parts -= self.draft.parts.len();
     }
 }
 

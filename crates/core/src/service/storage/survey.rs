@@ -1,0 +1,118 @@
+//! What a kept target's journal says, without the target: to check what is on its disk.
+
+use super::arena::CHUNK_BYTES;
+use super::chunk::Key;
+use super::disk::BLOCK_BYTES;
+use super::flow::salt;
+use super::kept::{Entry, Last, Parser};
+use super::tier::{Base, QUARTER_BYTES};
+use crate::error::{Code, Error, Result};
+use crate::journal::Sink;
+use crate::types::Incarnation;
+use std::collections::BTreeMap;
+
+/// A chunk on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    key: Key,
+    run: Base,
+}
+
+impl Placed {
+    /// Where its first byte is on disk, and how many bytes it has there.
+    pub fn place(&self) -> (u64, usize) {
+        (u64::from(self.run.block) * BLOCK_BYTES as u64, self.run.length as usize)
+    }
+
+    /// Whether these are the bytes that were written for it.
+    ///
+    /// # Errors
+    /// If not: which ones are not.
+    pub fn verify(&self, target: Incarnation, bytes: &[u8]) -> Result<()> {
+        for (quarter, part) in bytes.chunks(QUARTER_BYTES).enumerate() {
+            let sum = crc32c::crc32c_append(salt(target.0, self.key, quarter), part);
+            if sum != self.run.sums[quarter] {
+                return Err(self.bad(quarter as u64, "wrong checksum on disk"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells what is wrong with a part of it.
+    pub fn bad(&self, quarter: u64, what: &str) -> Error {
+        let offset = self.key.1 * CHUNK_BYTES as u64 + quarter * QUARTER_BYTES as u64;
+        let (at, _) = self.place();
+        let at = at + quarter * QUARTER_BYTES as u64;
+        let cause = format!(
+            "inode {}, object offset {offset} (byte {at} of the disk): {what}",
+            self.key.0.0
+        );
+        Error::because(Code::Damaged, cause)
+    }
+}
+
+/// Gathers what a journal says of the disk.
+#[derive(Default)]
+pub struct Survey {
+    last: Last,
+    chunks: BTreeMap<Key, Base>,
+    /// Bytes that are in the journal itself.
+    pub inline_bytes: u64,
+    /// Records read.
+    pub records: u64,
+}
+
+impl Survey {
+    /// All chunks on disk, in the order in which they lie there.
+    pub fn placed(&self) -> Vec<Placed> {
+        let mut placed: Vec<Placed> =
+            self.chunks.iter().map(|(&key, &run)| Placed { key, run }).collect();
+        placed.sort_unstable_by_key(|placed| placed.run.block);
+        placed
+    }
+
+    /// Chunks that are said to be where others are.
+    pub fn overlaps(placed: &[Placed]) -> Vec<Error> {
+        let overlap = |pair: &&[Placed]| {
+            u64::from(pair[0].run.block) + pair[0].run.blocks() as u64
+                > u64::from(pair[1].run.block)
+        };
+        let pairs = placed.windows(2).filter(overlap);
+        pairs.map(|pair| pair[1].bad(0, "its blocks are another chunk's")).collect()
+    }
+
+    fn apply(&mut self, record: &[u8], position: u64) -> Result<()> {
+        self.records += 1;
+        let mut parser = Parser(record);
+        while let Some(entry) = parser.entry()? {
+            if let Entry::Chunk { key, run, bytes, .. } = entry
+                && self.last.counts(key, position)
+            {
+                self.inline_bytes += bytes.len() as u64;
+                if run.block != 0 {
+                    self.chunks.insert(key, run);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Survey {
+    fn foresees(&self) -> bool {
+        true
+    }
+
+    fn foresee(&mut self, record: &[u8]) -> Result<()> {
+        self.last.foresee(record)
+    }
+
+    fn snapshot(&mut self, record: &[u8]) -> Result<()> {
+        self.apply(record, 0)
+    }
+
+    fn record(&mut self, record: &[u8]) -> Result<()> {
+        self.last.replayed += 1;
+        self.apply(record, self.last.replayed)
+    }
+}
