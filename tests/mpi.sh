@@ -6,17 +6,21 @@
 #   tests/mpi.sh all           everything: 1 to 8 ranks, names and paths, more rounds, large files
 #   tests/mpi.sh plain         the conformance tests on the MPIs' own I/O, in a local directory:
 #                              what fails here an MPI does otherwise than the standard (or the test)
+#   tests/mpi.sh suites        other people's tests: ROMIO's, MPICH's, HDF5's, PnetCDF's, mpi4py's, h5py's
+#                              (some ten minutes for each of Debian's MPIs, less for the others)
 #   tests/mpi.sh quick MPI...  these MPIs alone: mpich openmpi mpich5 mpich5-abi openmpi5
 #
 #   WEIR_MPI_SEED       the seed of all random choices; each failure tells its own
-#   WEIR_MPI_PROGRAMS   these programs alone: WEIR_MPI_PROGRAMS="random shared"
+#   WEIR_MPI_PROGRAMS   these programs alone: WEIR_MPI_PROGRAMS="random shared"; with suites: "romio hdf5"
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/lib.sh
 . scripts/mpi.sh
+. tests/mpi/suites.sh
 
 kind=${1:-quick}
-[[ $kind == quick || $kind == all || $kind == plain ]] || die "not quick, all or plain: $kind"
+[[ $kind == quick || $kind == all || $kind == plain || $kind == suites ]] ||
+    die "not quick, all, plain or suites: $kind"
 shift || true
 
 weir=$(realpath "${WEIR:-target/release/weir}")
@@ -123,14 +127,44 @@ same() {
     rm -f "$work/expected"
 }
 
-conformance=(manage data shared requests consistency external random limits)
+# misfortunes: files that outlast their capabilities, which are good for five minutes as a rule; a full
+# pool; servers that die, one without the names and the one with them.
+misfortunes() {
+    local tests=$root/target/mpi/tests/$mpi index victims=(1) victim
+    if wanted lapse; then
+        check "files that outlast their capabilities" 90 "$weir" run --quiet --servers 2 --memory "$memory" --capability 500ms -- \
+            env WEIR_MPI_LAPSE=0.6 "${mpirun[@]}" -n 2 "$tests/limits" weir:/ --limit 60 outlasting
+    fi
+    if wanted full; then
+        check "a full pool" 90 "$weir" run --quiet --servers 2 --memory 64M -- \
+            env WEIR_MPI_FULL=$((128 << 20)) WEIR_MPI_TESTED=driver "${mpirun[@]}" -n 3 "$tests/failures" weir:/ --limit 60 full
+    fi
+    [[ $kind != all ]] || victims=(1 0)
+    wanted lose || return 0
+    for index in "${victims[@]}"; do
+        # shellcheck disable=SC2016  # for the program's shell
+        victim='"$WEIR_TESTED" status --json | python3 -c "import json, sys; print(json.load(sys.stdin)[\"pools\"][0][\"servers\"]['$index'][\"pid\"])"'
+        # The program goes well; that a server was lost is what weir tells.
+        check "server $index lost" 130 bash -c '"$@"; (($? == 74))' - "$weir" run --quiet --servers 2 --memory 64M -- \
+            env WEIR_TESTED="$weir" WEIR_MPI_LOSE="kill -9 \$($victim)" WEIR_MPI_TESTED=driver "${mpirun[@]}" -n 3 "$tests/failures" weir:/ --limit 100 lose
+    done
+}
+
+conformance=(manage data shared requests consistency external random failures limits)
 wanted() { [[ -z ${WEIR_MPI_PROGRAMS:-} || " $WEIR_MPI_PROGRAMS " == *" $1 "* ]]; }
 
 mkdir "$work/local"
 limit_s=60
 memory=200M
 turn=0
+[[ $kind != suites ]] || suites_fetch
 for mpi in "${mpis[@]}"; do
+    if [[ $kind == suites ]]; then
+        mpi_use "$mpi"
+        suites_build
+        suites_run
+        continue
+    fi
     if ! build "$mpi" >"$work/build" 2>&1; then
         cat "$work/build"
         echo "FAILED  $mpi: its tests do not build"
@@ -190,6 +224,9 @@ for mpi in "${mpis[@]}"; do
         ;;
     esac
     [[ $kind != plain ]] || continue
+
+    # What is no matter of the MPI: once is enough for a selection.
+    if [[ $kind == all || $mpi == "${mpis[0]}" ]]; then misfortunes; fi
 
     built=$root/target/mpi/tests/$mpi
     for program in hdf5 netcdf pnetcdf; do

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Few bytes, far apart. */
 static void sparse(void)
@@ -253,10 +254,84 @@ static void in_sequence(void)
     removed(name);
 }
 
+/* A file that stays open for longer than the leave to use it is good for: of each kind of call the first
+ * one after that finds it lapsed. */
+static void outlasting(void)
+{
+    const char *name = path("a");
+    if (!getenv("WEIR_MPI_LAPSE")) {
+        note("skipped: waits, for WEIR_MPI_LAPSE seconds at a time");
+        return;
+    }
+    double lapse = atof(getenv("WEIR_MPI_LAPSE"));
+    MPI_File file = created(MPI_COMM_WORLD, name);
+    if (file == MPI_FILE_NULL) return;
+    enum { PIECE = 3000 };
+    static int values[PIECE], found[PIECE];
+    MPI_Offset at = (MPI_Offset)rank * PIECE * 4, bytes = 0;
+    MPI_Datatype every;
+    MPI_Request request;
+    MPI_Status status;
+    MPI_Type_vector(PIECE, 1, size, MPI_INT, &every);
+    MPI_Type_commit(&every);
+    for (int turn = 0; turn < 12; turn++) {
+        for (int i = 0; i < PIECE; i++) values[i] = turn * 1000003 + rank * 10007 + i, found[i] = -1;
+        usleep((useconds_t)(lapse * 1e6));
+        switch (turn) {
+        case 0: OK(MPI_File_write_at(file, at, values, PIECE, MPI_INT, &status)); break;
+        case 1: OK(MPI_File_write_at_all(file, at, values, PIECE, MPI_INT, &status)); break;
+        case 2:
+            OK(MPI_File_iwrite_at(file, at, values, PIECE, MPI_INT, &request));
+            OK(MPI_Wait(&request, &status));
+            break;
+        case 3:
+            OK(MPI_File_set_view(file, 4 * rank, MPI_INT, every, "native", MPI_INFO_NULL));
+            OK(MPI_File_write_at_all(file, 0, values, PIECE, MPI_INT, &status));
+            break;
+        case 4: OK(MPI_File_write_at(file, 0, values, PIECE, MPI_INT, &status)); break;
+        case 5:
+            OK(MPI_File_write_at_all_begin(file, 0, values, PIECE, MPI_INT));
+            OK(MPI_File_write_at_all_end(file, values, &status));
+            OK(MPI_File_set_view(file, 0, MPI_INT, MPI_INT, "native", MPI_INFO_NULL));
+            break;
+        case 6:
+            OK(MPI_File_set_atomicity(file, 1));
+            OK(MPI_File_write_at(file, at / 4, values, PIECE, MPI_INT, &status));
+            OK(MPI_File_set_atomicity(file, 0));
+            break;
+        case 7:
+            OK(MPI_File_seek_shared(file, 0, MPI_SEEK_SET));
+            OK(MPI_File_write_ordered(file, values, PIECE, MPI_INT, &status));
+            break;
+        case 8: OK(MPI_File_set_size(file, 4)); break;
+        case 9: OK(MPI_File_preallocate(file, (MPI_Offset)size * PIECE * 8)); break;
+        case 10: OK(MPI_File_sync(file)); break;
+        case 11: OK(MPI_File_get_size(file, &bytes)); EQUAL(bytes, (MPI_Offset)size * PIECE * 8); break;
+        }
+        if (turn >= 8) continue;
+        COUNTED(status, MPI_INT, PIECE);
+        usleep((useconds_t)(lapse * 1e6));
+        MPI_Barrier(MPI_COMM_WORLD);
+        if (turn >= 3 && turn <= 5) OK(MPI_File_set_view(file, 4 * rank, MPI_INT, every, "native", MPI_INFO_NULL));
+        MPI_Offset from = turn >= 3 && turn <= 5 ? 0 : turn >= 6 ? at / 4 : at;
+        if (turn % 2)
+            OK(MPI_File_read_at(file, from, found, PIECE, MPI_INT, &status));
+        else {
+            OK(MPI_File_iread_at(file, from, found, PIECE, MPI_INT, &request));
+            OK(MPI_Wait(&request, &status));
+        }
+        SAME(found, values, sizeof values);
+        MPI_Barrier(MPI_COMM_WORLD);
+    }
+    MPI_Type_free(&every);
+    OK(MPI_File_close(&file));
+    removed(name);
+}
+
 int main(int argc, char **argv)
 {
     static const struct check_case cases[] = {
-        {"sparse", sparse}, {"large_counts", large_counts}, {"more_than_int", more_than_int}, {"many_open", many_open}, {"in_sequence", in_sequence}, {NULL, NULL},
+        {"sparse", sparse}, {"large_counts", large_counts}, {"more_than_int", more_than_int}, {"many_open", many_open}, {"in_sequence", in_sequence}, {"outlasting", outlasting}, {NULL, NULL},
     };
     return check_main(argc, argv, cases);
 }
