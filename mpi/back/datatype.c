@@ -5,9 +5,13 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-/* Whether the MPI knows large counts. */
+/* Whether the MPI knows large counts: the one that this was compiled against, and the one that runs, which
+ * may be an older one of the same soname. */
 #if MPI_VERSION >= 4
 #define LARGE_COUNTS 1
+#pragma weak PMPI_Type_get_envelope_c
+#pragma weak PMPI_Type_get_contents_c
+#define large_counts() (PMPI_Type_get_envelope_c != NULL && PMPI_Type_get_contents_c != NULL)
 #else
 #define LARGE_COUNTS 0
 #endif
@@ -43,8 +47,11 @@ struct contents {
 static int envelope(MPI_Datatype type, MPI_Count counts[4], int *combiner)
 {
 #if LARGE_COUNTS
-    return PMPI_Type_get_envelope_c(type, &counts[0], &counts[1], &counts[2], &counts[3], combiner);
-#else
+    if (large_counts()) {
+        return PMPI_Type_get_envelope_c(type, &counts[0], &counts[1], &counts[2], &counts[3],
+                                        combiner);
+    }
+#endif
     int integers, addresses, types;
     int error = PMPI_Type_get_envelope(type, &integers, &addresses, &types, combiner);
     if (error == MPI_SUCCESS) {
@@ -54,7 +61,6 @@ static int envelope(MPI_Datatype type, MPI_Count counts[4], int *combiner)
         counts[3] = types;
     }
     return error;
-#endif
 }
 
 static bool is_owned(int combiner)
@@ -104,13 +110,18 @@ static int contents_get(MPI_Datatype type, struct contents *out)
     error = MPI_ERR_NO_MEM;
     if (addresses != NULL && large != NULL && out->integers != NULL && out->types != NULL &&
         out->numbers != NULL) {
+        bool done = false;
 #if LARGE_COUNTS
-        error = PMPI_Type_get_contents_c(type, n[0], n[1], n[2], n[3], out->integers, addresses,
-                                         large, out->types);
-#else
-        error = PMPI_Type_get_contents(type, (int)n[0], (int)n[1], (int)n[3], out->integers,
-                                       addresses, out->types);
+        done = large_counts();
+        if (done) {
+            error = PMPI_Type_get_contents_c(type, n[0], n[1], n[2], n[3], out->integers, addresses,
+                                             large, out->types);
+        }
 #endif
+        if (!done) {
+            error = PMPI_Type_get_contents(type, (int)n[0], (int)n[1], (int)n[3], out->integers,
+                                           addresses, out->types);
+        }
     }
     if (error == MPI_SUCCESS) {
         out->types_count = (int)n[3];

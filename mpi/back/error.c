@@ -166,6 +166,9 @@ void error_inherit(MPI_File file)
         PMPI_File_set_errhandler(file, wanted);
 }
 
+/* Open MPI 5 has one more predefined handler than Open MPI 4, whose soname is the same. */
+#pragma weak ompi_mpi_errors_abort
+
 /* The handler of MPI_FILE_NULL; the code that it leaves. Open MPI's MPI_File_call_errhandler aborts for it, whatever the
  * handler, so the predefined ones are recognised, and a program's own is called here; one that was
  * made in Fortran by way of a file that has it. */
