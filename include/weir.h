@@ -218,7 +218,7 @@ int weir_open(weir_pool *pool, const char *path, int flags, mode_t mode,
 int weir_close(weir_file *file);
 
 /* Reads length bytes at offset into buffer. Gives the number of bytes read: less than length only
- * where the file ends (0: at or behind its end); what of buffer lies behind them becomes zeros.
+ * where the file ends (0: at or behind its end); what of buffer lies behind them is left as it was.
  * Holes read as zeros. After a failure the whole buffer is undefined.
  *
  * Errors: -EBADF not open for reading; -EFBIG offset + length is beyond what a file can have;
@@ -243,7 +243,8 @@ ssize_t weir_append(weir_file *file, const void *buffer, size_t length, uint64_t
  * target). The numbers of extents and of pieces of memory are not limited.
  *
  * Gives the number of bytes that lie before the file's end; memory that belongs to
- * what lies behind it becomes zeros. Pieces of memory must not overlap; extents may.
+ * what lies behind it is left as it was, or becomes zeros unless extents ascend without overlapping.
+ * Pieces of memory must not overlap; extents may.
  *
  * Errors: as weir_pread(); -EINVAL the lengths differ. */
 ssize_t weir_readv_list(weir_file *file, const weir_extent *extents, size_t extent_count,

@@ -181,7 +181,7 @@ fn what_one_client_writes_another_reads() {
                 let mut back = vec![0xee; length + 100];
                 assert_eq!(file.read_at(&mut back, 0).await?, length);
                 assert!(back[..length] == bytes[..], "bytes of {length}");
-                assert!(back[length..].iter().all(|&byte| byte == 0));
+                assert!(back[length..].iter().all(|&byte| byte == 0xee));
                 assert_eq!(file.read_at(&mut back, length as u64 + 5).await?, 0);
                 file.close().await
             })
@@ -245,6 +245,25 @@ fn lists_are_one_request_to_each_target() {
         assert_eq!(count as u64, extents.last().unwrap().end());
         assert!(whole[..17].iter().all(|&byte| byte == 0));
         assert!(whole[17..273] == bytes[..256] && whole[273..1017].iter().all(|&b| b == 0));
+        // A list over the end: memory of what lies behind it stays, that of holes becomes zeros.
+        let end = extents.last().unwrap().end();
+        let over: Vec<Extent> =
+            [273, end - 200, end + 100_010].map(|offset| Extent { offset, length: 100_000 }).into();
+        let mut back = vec![0xee; 300_000];
+        let memory = &mut [std::io::IoSliceMut::new(&mut back)];
+        let found = file.read_list(&over, memory).await?;
+        assert_eq!(found, 100_200);
+        let parts: Vec<&[u8]> = back.chunks(100_000).collect();
+        assert!(parts[0] == &whole[273..100_273]);
+        assert!(parts[1][..200] == bytes[bytes.len() - 200..]);
+        assert!(parts[1][200..].iter().all(|&byte| byte == 0xee));
+        assert!(parts[2].iter().all(|&byte| byte == 0xee));
+        // A hole up to the end, which no object reaches.
+        file.truncate(end + 1_000_000).await?;
+        let mut back = vec![0xee; 300_000];
+        assert_eq!(file.read_at(&mut back, end + 900_000).await?, 100_000);
+        assert!(back[..100_000].iter().all(|&byte| byte == 0));
+        assert!(back[100_000..].iter().all(|&byte| byte == 0xee));
         file.close().await
     })
     .expect("list");

@@ -7,6 +7,9 @@ use weir_core::types::WallTime;
 /// Holes are told in whole blocks of so many bytes.
 const HOLE_BYTES: u64 = 4096;
 
+/// What memory holds before a read: it must stay where the file has ended.
+pub(crate) const UNTOUCHED: u8 = 0xee;
+
 /// A change of a file's content.
 #[derive(Clone, Debug)]
 pub(crate) enum Effect {
@@ -163,6 +166,7 @@ impl View {
                 before(high)
             ));
         }
+        let ascending = extents.is_sorted_by(|one, next| one.end() <= next.offset);
         let mut at = 0;
         for extent in extents {
             let part = &bytes[at..at + extent.length as usize];
@@ -173,7 +177,16 @@ impl View {
                 continue;
             }
             for (i, &byte) in part.iter().enumerate() {
-                self.check_byte(extent.offset + i as u64, byte)?;
+                let offset = extent.offset + i as u64;
+                match (offset >= low, byte == UNTOUCHED) {
+                    (true, true) => {}
+                    (true, false) if self.exact() && (ascending || byte != 0) => {
+                        return Err(format!(
+                            "{byte:#x} came for {offset}, behind the end at {low}"
+                        ));
+                    }
+                    _ => self.check_byte(offset, byte)?,
+                }
             }
         }
         Ok(())

@@ -128,7 +128,9 @@ impl Worker {
             } else {
                 let name = format!("cell {cell}");
                 match self.read_extents(&file, &[extent], &name).await {
-                    Ok((bytes, _)) => {
+                    Ok((mut bytes, found)) => {
+                        // Not yet written: as good as zeros.
+                        bytes[found..].fill(0);
                         if self.dead_under(file.layout(), &[extent], begin_us) {
                             self.unexpected(&format!("{name} from a dead server"), "an error");
                         }

@@ -2,7 +2,7 @@
 
 use crate::client::SimRpc;
 use crate::guarded::Locked;
-use crate::model::{Effect, FileModel};
+use crate::model::{Effect, FileModel, UNTOUCHED};
 use crate::names::{Node, Private};
 use crate::order::NameEvent;
 use crate::rng::Rng;
@@ -433,7 +433,7 @@ impl Worker {
         name: &str,
     ) -> Result<(Vec<u8>, usize)> {
         let length: u64 = extents.iter().map(|extent| extent.length).sum();
-        let mut bytes = vec![0xee; length as usize];
+        let mut bytes = vec![UNTOUCHED; length as usize];
         // Into memory in two parts, so that requests gather.
         let (left, right) = bytes.split_at_mut(length as usize / 3);
         let mut memory = [IoSliceMut::new(left), IoSliceMut::new(right)];

@@ -91,8 +91,9 @@ struct State {
 struct Found {
     /// Largest file size that the answers bear witness to.
     size_seen: u64,
-    /// Whether some bytes were behind the end of their object: zeros, or behind the file's end.
-    short: bool,
+    /// Requests whose answer ended with their object, and how many bytes these had: the others are
+    /// zeros, or behind the file's end.
+    short: Vec<(Part, usize)>,
 }
 
 impl<R: Rpc> File<R> {
@@ -261,7 +262,9 @@ impl<R: Rpc> File<R> {
     }
 
     /// Reads file extents, one behind the other, into memory of the same length in all: one request
-    /// to each target. Gives the number of bytes before the file's end; the rest becomes zeros.
+    /// to each target. Gives the number of bytes before the file's end; the rest of the memory is
+    /// left as it was, which some programs rely on; or becomes zeros, unless extents ascend
+    /// without overlapping.
     pub async fn read_list(
         &self,
         extents: &[Extent],
@@ -324,11 +327,17 @@ impl<R: Rpc> File<R> {
             let found = self.read_parts(extents, memory).await?;
             let end = extents.iter().map(|extent| extent.end()).max().unwrap_or(0);
             // A list out of order may pass over the file's end in the middle of a full answer.
-            let full = !found.short && extents.is_sorted_by_key(|extent| extent.end());
-            if full || found.size_seen >= end {
+            let full = found.short.is_empty() && extents.is_sorted_by_key(|extent| extent.end());
+            if full {
                 return Ok(length);
             }
-            let size = self.size_at_least(found.size_seen, end).await?;
+            let size = match found.size_seen >= end {
+                true => found.size_seen,
+                false => self.size_at_least(found.size_seen, end).await?,
+            };
+            for (part, length) in &found.short {
+                zero(part, *length, self.shared.layout.object_size(part.column, size));
+            }
             let before_end =
                 |extent: &Extent| size.saturating_sub(extent.offset).min(extent.length);
             Ok(extents.iter().map(before_end).sum::<u64>() as usize)
@@ -412,15 +421,14 @@ impl<R: Rpc> File<R> {
         self.fresh_capability().await?;
         let parts = self.plan(extents, memory);
         let results = join_all(parts.iter().map(|part| self.request(Kind::Read, part, None))).await;
-        let mut found = Found { size_seen: 0, short: false };
-        for (part, result) in parts.iter().zip(results) {
+        let mut found = Found { size_seen: 0, short: Vec::new() };
+        for (part, result) in parts.into_iter().zip(results) {
             let reply = result?;
             let witness = Witness::decode(&reply.body)?;
             let size = self.shared.layout.file_size_seen(part.column, witness.size);
             found.size_seen = found.size_seen.max(size);
             if reply.payload_length < part.runs.length() {
-                found.short = true;
-                zero_behind(&part.memory, reply.payload_length);
+                found.short.push((part, reply.payload_length));
             }
         }
         Ok(found)
@@ -782,14 +790,28 @@ fn refused(error: &Error) -> bool {
     )
 }
 
-/// Fills what lies behind the first `length` bytes with zeros.
-fn zero_behind(memory: &[Slice], mut length: usize) {
-    for slice in memory {
-        let skip = length.min(slice.length);
-        length -= skip;
-        let rest = slice.part(skip, slice.length - skip);
-        // SAFETY: the caller of `read_slices` promises that the memory is valid and its own; the
-        // call that wrote into it has ended.
-        unsafe { rest.pointer.write_bytes(0, rest.length) };
+/// Fills what a short answer left out with zeros: all behind its first `length` bytes that lies
+/// before `object_end`. What lies behind that lies behind the file's end.
+fn zero(part: &Part, mut length: usize, object_end: u64) {
+    let mut memory = part.memory.iter().copied();
+    let mut current = Slice { pointer: std::ptr::null_mut(), length: 0 };
+    for extent in part.runs.extents() {
+        let (mut offset, end) = (extent.offset, extent.end());
+        while offset < end {
+            while current.length == 0 {
+                current = memory.next().expect("memory is as long as the extents");
+            }
+            let piece = current.length.min((end - offset) as usize);
+            let answered = length.min(piece);
+            length -= answered;
+            let from = offset + answered as u64;
+            let left_out = object_end.saturating_sub(from).min((piece - answered) as u64);
+            let hole = current.part(answered, left_out as usize);
+            // SAFETY: the caller of `read_slices` promises that the memory is valid and its own; the
+            // call that wrote into it has ended.
+            unsafe { hole.pointer.write_bytes(0, hole.length) };
+            current = current.part(piece, current.length - piece);
+            offset += piece as u64;
+        }
     }
 }
