@@ -12,7 +12,7 @@ use crate::real::kernel;
 use crate::transfer::Way;
 use libc::{c_int, ssize_t};
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use weir_core::slice::Slice;
 
@@ -22,8 +22,13 @@ use weir_core::slice::Slice;
 const AHEAD_BYTES_MIN: usize = 64 << 10;
 const AHEAD_GROWTH: usize = 4;
 
+static ON: AtomicBool = AtomicBool::new(false);
 /// Buffers that hold bytes not yet written.
 static DIRTY: AtomicUsize = AtomicUsize::new(0);
+/// Counts calls that may have changed what a descriptor is, or how it is open.
+static CALLS: AtomicU32 = AtomicU32::new(0);
+/// No descriptor's number.
+const UNKNOWN: u64 = u64::MAX;
 /// Children may be at work beside this process: nothing is buffered any more.
 static ENDED: AtomicBool = AtomicBool::new(false);
 static BUFFERS: Mutex<BTreeMap<u64, Weak<Buffer>>> = Mutex::new(BTreeMap::new());
@@ -32,9 +37,10 @@ static BUFFERS: Mutex<BTreeMap<u64, Weak<Buffer>>> = Mutex::new(BTreeMap::new())
 pub(crate) struct Buffer {
     /// Bytes that are put together, and read ahead.
     size: usize,
-    /// The descriptor that may read, and write, as far as was looked at since it was last settled: to
-    /// ask the kernel at each of many small calls would cost more than the calls.
-    allowed: [AtomicI32; 2],
+    /// The descriptor that may read, and write, as far as was looked at since it was last settled, and
+    /// what [`CALLS`] was then: to ask the kernel at each of many small calls would cost more than the
+    /// calls.
+    allowed: [AtomicU64; 2],
     state: Mutex<State>,
 }
 
@@ -58,6 +64,12 @@ struct State {
     error: c_int,
 }
 
+/// Whether this process has ever had a buffer.
+#[inline]
+pub(crate) fn is_on() -> bool {
+    ON.load(Ordering::Relaxed)
+}
+
 /// Something that can be held still while a child is made.
 pub(crate) type Held = MutexGuard<'static, BTreeMap<u64, Weak<Buffer>>>;
 
@@ -78,10 +90,11 @@ pub(crate) fn of(ino: u64, size: u64) -> Option<Arc<Buffer>> {
     buffers.retain(|_, buffer| buffer.strong_count() > 0);
     let buffer = Arc::new(Buffer {
         size,
-        allowed: [const { AtomicI32::new(-1) }; 2],
+        allowed: [const { AtomicU64::new(UNKNOWN) }; 2],
         state: Mutex::default(),
     });
     buffers.insert(ino, Arc::downgrade(&buffer));
+    ON.store(true, Ordering::Relaxed);
     Some(buffer)
 }
 
@@ -93,17 +106,19 @@ impl Buffer {
     /// Whether the descriptor may be read or written, as [`Description::allows`] says.
     pub(crate) fn allows(&self, fd: c_int, way: Way, description: &Description) -> bool {
         let known = &self.allowed[way as usize];
-        if known.load(Ordering::Relaxed) == fd {
+        let calls = CALLS.load(Ordering::Relaxed);
+        let here = u64::from(calls) << 32 | u64::from(fd as u32);
+        if known.load(Ordering::Relaxed) == here {
             return true;
         }
         let allowed = description.allows(fd, way);
-        known.store(if allowed { fd } else { -1 }, Ordering::Relaxed);
+        known.store(if allowed { here } else { UNKNOWN }, Ordering::Relaxed);
         allowed
     }
 
     fn look_again(&self) {
         for known in &self.allowed {
-            known.store(-1, Ordering::Relaxed);
+            known.store(UNKNOWN, Ordering::Relaxed);
         }
     }
 
@@ -283,9 +298,13 @@ fn store_by_kernel(fd: c_int, description: &Description, bytes: &[u8], at: u64) 
     0
 }
 
-/// Writes all that is buffered, so that the next call sees it.
+/// Writes all that is buffered, so that the next call sees it. Descriptors are looked at again: it may
+/// be a call that changes them.
 #[inline]
 pub(crate) fn settle() {
+    if is_on() {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+    }
     if DIRTY.load(Ordering::Relaxed) > 0 && process::attends() {
         let _inside = Inside::enter();
         settle_all();

@@ -11,6 +11,7 @@
 //! before it, of signal handlers, of children.
 
 mod alone;
+mod bare;
 mod before;
 mod buffer;
 mod engine;
@@ -28,6 +29,7 @@ mod transfer;
 extern "C" fn begin() {
     exports::begin();
     before::find();
+    bare::find();
     alone::find();
     // SAFETY: a name ended by a NUL; nobody changes the environment this early.
     if !unsafe { libc::getenv(c"WEIR_IO_BUFFER".as_ptr()) }.is_null() {
