@@ -184,6 +184,10 @@ pub(crate) struct Times {
     /// Pause before a request that a server was too busy for is made again
     #[arg(long, value_name = "TIME", value_parser = size::parse_ms, default_value = size::show_ms(Timing::default().busy_retry_ms), hide_short_help = true)]
     pub(crate) busy_retry: u64,
+
+    /// How long one who waits looks again before it sleeps, where processors are idle; 0us: never
+    #[arg(long, value_name = "TIME", value_parser = size::parse_us, default_value = format!("{}us", Timing::default().spin_us), hide_short_help = true)]
+    pub(crate) spin: u64,
 }
 
 impl Times {
@@ -211,23 +215,27 @@ impl Times {
             capability_ms: self.capability,
             busy_retry_ms: self.busy_retry,
             busy_ms_max: self.busy,
+            spin_us: self.spin,
         })
     }
 
     /// The options that say this timing.
     pub(crate) fn options(timing: &Timing) -> Vec<String> {
-        [
-            ("heartbeat", timing.heartbeat_ms),
-            ("silence", timing.silence_ms_max),
-            ("reconnect", timing.reconnect_ms),
-            ("lease", timing.lease_ms),
-            ("renew", timing.renew_ms),
-            ("capability", timing.capability_ms),
-            ("busy", timing.busy_ms_max),
-            ("busy-retry", timing.busy_retry_ms),
-        ]
-        .map(|(name, ms)| format!("--{name}={}", size::show_ms(ms)))
-        .to_vec()
+        let mut options = vec![format!("--spin={}us", timing.spin_us)];
+        options.extend(
+            [
+                ("heartbeat", timing.heartbeat_ms),
+                ("silence", timing.silence_ms_max),
+                ("reconnect", timing.reconnect_ms),
+                ("lease", timing.lease_ms),
+                ("renew", timing.renew_ms),
+                ("capability", timing.capability_ms),
+                ("busy", timing.busy_ms_max),
+                ("busy-retry", timing.busy_retry_ms),
+            ]
+            .map(|(name, ms)| format!("--{name}={}", size::show_ms(ms))),
+        );
+        options
     }
 }
 
@@ -784,6 +792,7 @@ mod tests {
             capability_ms: 5,
             busy_ms_max: 6,
             busy_retry_ms: 7,
+            spin_us: 8,
         };
         let words = Times::options(&odd);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();

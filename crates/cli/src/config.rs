@@ -42,11 +42,12 @@ struct File {
     capability: Option<Spanned<Value>>,
     busy: Option<Spanned<Value>>,
     busy_retry: Option<Spanned<Value>>,
+    spin: Option<Spanned<Value>>,
 }
 
 impl File {
     /// Every key, and what it is set to.
-    fn entries(self) -> [(&'static str, Option<Spanned<Value>>); 17] {
+    fn entries(self) -> [(&'static str, Option<Spanned<Value>>); 18] {
         [
             ("servers", self.servers),
             ("memory", self.memory),
@@ -65,6 +66,7 @@ impl File {
             ("capability", self.capability),
             ("busy", self.busy),
             ("busy-retry", self.busy_retry),
+            ("spin", self.spin),
         ]
     }
 }

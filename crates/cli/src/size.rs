@@ -1,5 +1,7 @@
 //! Sizes and times as people write them.
 
+use weir_core::config::SPIN_US_MAX;
+
 /// Parses `4096`, `64K`, `64KiB`, `1.5G`: bytes. All multiples are binary.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let wrong = |why: &str| format!("{why}; write a number and a unit, as in 512M, 1.5G or 64KiB");
@@ -63,6 +65,16 @@ pub(crate) fn parse_ms(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Parses `0us`, `50us`: microseconds.
+pub(crate) fn parse_us(text: &str) -> Result<u64, String> {
+    let number = text.trim().strip_suffix("us").map(str::trim_end).map(str::parse::<u64>);
+    match number {
+        Some(Ok(us)) if us <= SPIN_US_MAX => Ok(us),
+        Some(Ok(_)) => Err(format!("longer than {SPIN_US_MAX}us")),
+        _ => Err("not a time; write a whole number and a unit, as in 50us or 0us".to_owned()),
+    }
+}
+
 /// `500ms`, `8s`, `5m`: what [`parse_ms`] reads.
 pub(crate) fn show_ms(ms: u64) -> String {
     for (unit, scale) in [("h", 3_600_000), ("m", 60_000), ("s", 1_000)] {
@@ -122,6 +134,16 @@ mod tests {
         for wrong in ["", "8", "s", "0s", "1.5s", "-1s", "9999999h", "99999999999999999999s", "1d"]
         {
             assert!(parse_ms(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn short_times_parse() {
+        for (text, us) in [("0us", 0), ("50us", 50), (" 7 us", 7), ("10000us", 10_000)] {
+            assert_eq!(parse_us(text), Ok(us), "{text}");
+        }
+        for wrong in ["", "50", "us", "-1us", "1.5us", "1ms", "10001us"] {
+            assert!(parse_us(wrong).is_err(), "{wrong}");
         }
     }
 

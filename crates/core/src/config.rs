@@ -52,7 +52,10 @@ pub const LOCK_WAITS_PER_CLIENT_MAX: usize = 8 * 1024;
 /// How long a client waits for news of its locks in one request: milliseconds.
 pub const LOCK_NEWS_MS: u64 = 5_000;
 
-/// Times of the protocol, in milliseconds. One struct, so that the simulator can shrink them.
+/// Longest time that one who waits may look again before it sleeps: microseconds.
+pub const SPIN_US_MAX: u64 = 10_000;
+
+/// Times of the protocol, in milliseconds but for the last. One struct, so that the simulator can shrink them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Timing {
@@ -72,6 +75,9 @@ pub struct Timing {
     pub busy_retry_ms: u64,
     /// How long a request may be refused as "busy" on end before that is an error.
     pub busy_ms_max: u64,
+    /// How long one who waits looks again before it sleeps, where processors are idle:
+    /// microseconds; 0: not at all.
+    pub spin_us: u64,
 }
 
 impl Default for Timing {
@@ -85,6 +91,7 @@ impl Default for Timing {
             capability_ms: 300_000,
             busy_retry_ms: 5,
             busy_ms_max: 60_000,
+            spin_us: 50,
         }
     }
 }

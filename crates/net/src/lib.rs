@@ -8,6 +8,7 @@
 
 pub mod descriptors;
 mod poller;
+mod spin;
 pub mod tcp;
 
 pub use poller::{Event, Poller};

@@ -1,6 +1,7 @@
 //! Waits for many links at once: a thin face over epoll, level-triggered, with a way to wake it.
 
 use crate::descriptors::moved;
+use crate::spin::Spin;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -26,6 +27,9 @@ const EVENTS_MAX: usize = 64;
 pub struct Poller {
     epoll: OwnedFd,
     wake: OwnedFd,
+    /// How long who waits looks again before it sleeps, and how that went.
+    spin_max: Duration,
+    spin: Spin,
 }
 
 fn owned(descriptor: libc::c_int) -> io::Result<OwnedFd> {
@@ -37,13 +41,13 @@ fn owned(descriptor: libc::c_int) -> io::Result<OwnedFd> {
 }
 
 impl Poller {
-    /// A poller that waits for nothing yet.
-    pub fn new() -> io::Result<Poller> {
+    /// A poller that waits for nothing yet, and looks again for `spin_max` at most before it sleeps.
+    pub fn new(spin_max: Duration) -> io::Result<Poller> {
         // SAFETY: plain system calls without pointers.
         let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: as above.
         let wake = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        let poller = Poller { epoll, wake };
+        let poller = Poller { epoll, wake, spin_max, spin: Spin::default() };
         poller.control(libc::EPOLL_CTL_ADD, poller.wake.as_raw_fd(), WAKE, true, false)?;
         Ok(poller)
     }
@@ -95,14 +99,15 @@ impl Poller {
         let timeout_ms = timeout.map_or(-1, |timeout| {
             libc::c_int::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(libc::c_int::MAX)
         });
-        // SAFETY: room for EVENTS_MAX events.
-        let count = unsafe {
-            libc::epoll_wait(
-                self.epoll.as_raw_fd(),
-                raw.as_mut_ptr(),
-                EVENTS_MAX as libc::c_int,
-                timeout_ms,
-            )
+        let mut look = |timeout_ms| {
+            let (epoll, room) = (self.epoll.as_raw_fd(), EVENTS_MAX as libc::c_int);
+            // SAFETY: room for EVENTS_MAX events.
+            unsafe { libc::epoll_wait(epoll, raw.as_mut_ptr(), room, timeout_ms) }
+        };
+        let spin = timeout.map_or(self.spin_max, |timeout| timeout.min(self.spin_max));
+        let count = match self.spin.look(spin, || look(0)) {
+            0 => look(timeout_ms),
+            count => count,
         };
         if count < 0 {
             let error = io::Error::last_os_error();

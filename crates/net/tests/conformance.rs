@@ -147,7 +147,7 @@ fn carry(
     into: &mut Collector,
     count: usize,
 ) {
-    let poller = Poller::new().expect("poller");
+    let poller = Poller::new(Duration::from_micros(50)).expect("poller");
     poller.add(left.descriptor(), 0, false, true).expect("add");
     poller.add(right.descriptor(), 1, true, false).expect("add");
     let deadline = Instant::now() + Duration::from_secs(20);

@@ -86,8 +86,8 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    pub(crate) fn new() -> std::io::Result<Door> {
-        let poller = Arc::new(Poller::new()?);
+    pub(crate) fn new(spin_max: Duration) -> std::io::Result<Door> {
+        let poller = Arc::new(Poller::new(spin_max)?);
         let woken = Arc::new(Woken { poller: poller.clone(), tasks: Mutex::default() });
         Ok(Door { poller, arrivals: Mutex::default(), woken })
     }

@@ -193,7 +193,8 @@ impl Server {
             0 => std::thread::available_parallelism().map_or(1, |count| count.get()),
             count => count,
         };
-        let doors = (0..count).map(|_| Door::new()).collect::<std::io::Result<Vec<_>>>();
+        let spin_max = std::time::Duration::from_micros(options.timing.spin_us);
+        let doors = (0..count).map(|_| Door::new(spin_max)).collect::<std::io::Result<Vec<_>>>();
         let doors = doors.map_err(trouble)?;
         let shared =
             Arc::new(Shared { service, clock, stop: AtomicBool::new(false), doors, disks });

@@ -66,6 +66,7 @@ fn timing() -> Timing {
         capability_ms: 20_000,
         busy_retry_ms: 2,
         busy_ms_max: 2_000,
+        spin_us: 0,
     }
 }
 

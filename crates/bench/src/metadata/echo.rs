@@ -5,6 +5,8 @@
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use weir_core::config::Timing;
 use weir_core::error::{Code, Error, Result};
 use weir_core::wire::{self, HEADER_BYTES, Header, Kind};
 use weir_net::tcp::{self, TcpLink};
@@ -49,7 +51,7 @@ impl Echo {
         let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
         let mut doors = Vec::new();
         for _ in 0..cores {
-            let door = Arc::new(Door { poller: Poller::new()?, arrivals: Mutex::default() });
+            let door = Arc::new(Door { poller: poller()?, arrivals: Mutex::default() });
             doors.push(door.clone());
             std::thread::spawn(move || echo_links(&door));
         }
@@ -126,6 +128,11 @@ impl Sink for Heads {
     }
 }
 
+/// Waits as the pool's own do.
+fn poller() -> io::Result<Poller> {
+    Poller::new(Duration::from_micros(Timing::default().spin_us))
+}
+
 /// One who asks, over a link.
 pub(super) struct LinkClient {
     link: TcpLink<NoPayload>,
@@ -137,7 +144,7 @@ impl LinkClient {
     pub(super) fn connect(address: &str) -> Result<LinkClient> {
         let connect = || {
             let link = TcpLink::new(TcpStream::connect(address)?)?;
-            let poller = Poller::new()?;
+            let poller = poller()?;
             poller.add(link.descriptor(), 0, true, false)?;
             Ok(LinkClient { link, poller, events: Vec::new() })
         };
