@@ -370,6 +370,15 @@ static void reverse(unsigned char *to, const unsigned char *from, int size)
     }
 }
 
+/* Words of so many bits, at any address. */
+#define swap_words(bits, to, from, bytes)                       \
+    for (int64_t at_ = 0; at_ < (bytes); at_ += (bits) / 8) {   \
+        uint##bits##_t word_;                                   \
+        memcpy(&word_, (from) + at_, sizeof word_);             \
+        word_ = __builtin_bswap##bits(word_);                   \
+        memcpy((to) + at_, &word_, sizeof word_);               \
+    }
+
 /* Arrays of what only changes its order. */
 static void swap(unsigned char *to, const unsigned char *from, int64_t bytes, int size)
 {
@@ -378,28 +387,13 @@ static void swap(unsigned char *to, const unsigned char *from, int64_t bytes, in
         memcpy(to, from, (size_t)bytes);
         return;
     case 2:
-        for (int64_t i = 0; i < bytes; i += 2) {
-            uint16_t word;
-            memcpy(&word, from + i, sizeof word);
-            word = __builtin_bswap16(word);
-            memcpy(to + i, &word, sizeof word);
-        }
+        swap_words(16, to, from, bytes);
         return;
     case 4:
-        for (int64_t i = 0; i < bytes; i += 4) {
-            uint32_t word;
-            memcpy(&word, from + i, sizeof word);
-            word = __builtin_bswap32(word);
-            memcpy(to + i, &word, sizeof word);
-        }
+        swap_words(32, to, from, bytes);
         return;
     case 8:
-        for (int64_t i = 0; i < bytes; i += 8) {
-            uint64_t word;
-            memcpy(&word, from + i, sizeof word);
-            word = __builtin_bswap64(word);
-            memcpy(to + i, &word, sizeof word);
-        }
+        swap_words(64, to, from, bytes);
         return;
     default:
         for (int64_t i = 0; i < bytes; i += size) {

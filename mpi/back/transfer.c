@@ -34,6 +34,24 @@ struct side {
     bool begun;
 };
 
+/* A run of bytes of the file or of memory, which weir.h and the system give the same form: one list can
+ * be made of either. */
+union piece {
+    weir_extent extent;
+    struct iovec memory;
+};
+_Static_assert(sizeof(union piece) == sizeof(weir_extent) &&
+                   sizeof(union piece) == sizeof(struct iovec) &&
+                   offsetof(weir_extent, length) == offsetof(struct iovec, iov_len) &&
+                   sizeof(void *) == sizeof(uint64_t) && sizeof(size_t) == sizeof(uint64_t),
+               "runs of the file and of memory have one form");
+
+/* Where a batch's data lie on one side. */
+struct list {
+    union piece *pieces, *few; /* few: those that are there without asking for memory */
+    int64_t count, room;
+};
+
 struct slot {
     enum { SLOT_FREE, SLOT_MOVES, SLOT_ENDED } state; /* ended: its users have not left yet */
     weir_op *op;
@@ -62,32 +80,34 @@ struct transfer {
     struct transfer *next, **link; /* of those that are driven; link is NULL if not */
 
     /* The batch that is being made. */
-    weir_extent *extents;
-    struct iovec *iov;
-    int64_t extent_count, extent_room, iov_count, iov_room;
-    weir_extent few_extents[PIECES_FIRST];
-    struct iovec few_iov[PIECES_FIRST];
+    struct list file_list, memory_list;
+    union piece few[2][PIECES_FIRST];
 };
 
 /* ---- making batches ---------------------------------------------------------------------- */
 
-static bool grow(void **array, void *few, int64_t *room, int64_t wanted, size_t size)
+static void free_list(struct list *list)
 {
-    if (wanted <= *room) {
+    if (list->pieces != list->few) {
+        free(list->pieces);
+    }
+}
+
+static bool grow(struct list *list, int64_t wanted)
+{
+    if (wanted <= list->room) {
         return true;
     }
-    int64_t doubled = 2 * *room > wanted ? 2 * *room : wanted;
+    int64_t doubled = 2 * list->room > wanted ? 2 * list->room : wanted;
     doubled = doubled < PIECES_MAX ? doubled : PIECES_MAX;
-    void *grown = malloc((size_t)doubled * size);
+    union piece *grown = malloc((size_t)doubled * sizeof *grown);
     if (grown == NULL) {
         return false;
     }
-    memcpy(grown, *array, (size_t)*room * size);
-    if (*array != few) {
-        free(*array);
-    }
-    *array = grown;
-    *room = doubled;
+    memcpy(grown, list->pieces, (size_t)list->room * sizeof *grown);
+    free_list(list);
+    list->pieces = grown;
+    list->room = doubled;
     return true;
 }
 
@@ -98,58 +118,26 @@ static int64_t fitting(const struct strided *runs, int64_t count)
     return runs->count < room ? runs->count : room;
 }
 
-/* Lists where data from `at` on lies in the file, of bytes_max at most. Gives the bytes; -1: no
- * memory. */
-static int64_t list_extents(struct transfer *transfer, int64_t at, int64_t bytes_max)
+/* Lists where data from `at` on lies, of bytes_max at most; what touches is one piece. Gives the bytes;
+ * -1: no memory. */
+static int64_t list_runs(struct list *list, struct cursor *cursor, int64_t at, int64_t bytes_max)
 {
-    struct cursor *cursor = &transfer->place.cursor;
-    int64_t bytes = 0, count = 0;
-    cursor_seek(cursor, transfer->position + at);
-    while (bytes < bytes_max && count < PIECES_MAX) {
-        struct strided runs = cursor_next(cursor, bytes_max - bytes);
-        int64_t taken = fitting(&runs, count);
-        if (!grow((void **)&transfer->extents, transfer->few_extents, &transfer->extent_room,
-                  count + taken, sizeof *transfer->extents)) {
-            return -1;
-        }
-        weir_extent *extents = transfer->extents;
-        for (int64_t i = 0; i < taken; i++) {
-            uint64_t offset = (uint64_t)(runs.offset + i * runs.stride);
-            if (count > 0 && extents[count - 1].offset + extents[count - 1].length == offset) {
-                extents[count - 1].length += (uint64_t)runs.length;
-            } else {
-                extents[count++] = (weir_extent){offset, (uint64_t)runs.length};
-            }
-        }
-        bytes += taken * runs.length;
-        if (taken < runs.count) {
-            break;
-        }
-    }
-    transfer->extent_count = count;
-    return bytes;
-}
-
-/* The same for memory. */
-static int64_t list_memory(struct transfer *transfer, int64_t at, int64_t bytes_max)
-{
-    struct cursor *cursor = &transfer->memory.cursor;
     int64_t bytes = 0, count = 0;
     cursor_seek(cursor, at);
     while (bytes < bytes_max && count < PIECES_MAX) {
         struct strided runs = cursor_next(cursor, bytes_max - bytes);
         int64_t taken = fitting(&runs, count);
-        if (!grow((void **)&transfer->iov, transfer->few_iov, &transfer->iov_room, count + taken,
-                  sizeof *transfer->iov)) {
+        if (!grow(list, count + taken)) {
             return -1;
         }
-        struct iovec *iov = transfer->iov;
+        union piece *pieces = list->pieces;
         for (int64_t i = 0; i < taken; i++) {
-            char *start = (char *)(intptr_t)(runs.offset + i * runs.stride);
-            if (count > 0 && (char *)iov[count - 1].iov_base + iov[count - 1].iov_len == start) {
-                iov[count - 1].iov_len += (size_t)runs.length;
+            uint64_t offset = (uint64_t)(runs.offset + i * runs.stride);
+            weir_extent *last = count > 0 ? &pieces[count - 1].extent : NULL;
+            if (last != NULL && last->offset + last->length == offset) {
+                last->length += (uint64_t)runs.length;
             } else {
-                iov[count++] = (struct iovec){start, (size_t)runs.length};
+                pieces[count++].extent = (weir_extent){offset, (uint64_t)runs.length};
             }
         }
         bytes += taken * runs.length;
@@ -157,21 +145,28 @@ static int64_t list_memory(struct transfer *transfer, int64_t at, int64_t bytes_
             break;
         }
     }
-    transfer->iov_count = count;
+    list->count = count;
     return bytes;
 }
 
-/* Takes bytes off the end of the list of extents. */
+static int64_t list_file(struct transfer *transfer, int64_t bytes_max)
+{
+    return list_runs(&transfer->file_list, &transfer->place.cursor,
+                     transfer->position + transfer->begun, bytes_max);
+}
+
+/* Takes bytes off the end of the list of what lies in the file. */
 static void trim(struct transfer *transfer, int64_t bytes)
 {
     while (bytes > 0) {
-        weir_extent *last = &transfer->extents[transfer->extent_count - 1];
+        struct list *list = &transfer->file_list;
+        weir_extent *last = &list->pieces[list->count - 1].extent;
         if ((int64_t)last->length > bytes) {
             last->length -= (uint64_t)bytes;
             return;
         }
         bytes -= (int64_t)last->length;
-        transfer->extent_count--;
+        list->count--;
     }
 }
 
@@ -201,8 +196,9 @@ static int64_t appetite(struct transfer *transfer)
 static int make_plain(struct transfer *transfer, struct slot *slot)
 {
     int64_t wanted = appetite(transfer);
-    int64_t listed = list_extents(transfer, transfer->begun, wanted);
-    int64_t found = listed < 0 ? -1 : list_memory(transfer, transfer->begun, listed);
+    int64_t listed = list_file(transfer, wanted);
+    int64_t found = listed < 0 ? -1 : list_runs(&transfer->memory_list, &transfer->memory.cursor,
+                                                transfer->begun, listed);
     if (found < 0) {
         return no_memory();
     }
@@ -227,7 +223,7 @@ static int make_converted(struct transfer *transfer, struct slot *slot)
                          "write: a number does not fit into its size in external32; it and what is "
                          "behind it were not written");
     }
-    int64_t listed = list_extents(transfer, transfer->begun, part.external);
+    int64_t listed = list_file(transfer, part.external);
     if (listed >= 0 && listed < part.external) {
         /* More pieces than a batch has: whole elements of as many. */
         part = convert(CONVERT_MEASURE, &transfer->memory.cursor, transfer->native_begun,
@@ -237,8 +233,8 @@ static int make_converted(struct transfer *transfer, struct slot *slot)
     if (listed < 0) {
         return no_memory();
     }
-    transfer->iov[0] = (struct iovec){slot->staging, (size_t)part.external};
-    transfer->iov_count = 1;
+    transfer->memory_list.pieces->memory = (struct iovec){slot->staging, (size_t)part.external};
+    transfer->memory_list.count = 1;
     slot->length = part.external;
     slot->native_at = transfer->native_begun;
     slot->native = part.native;
@@ -267,14 +263,15 @@ static void fail(struct transfer *transfer, int class)
 
 static bool contiguous(const struct transfer *transfer)
 {
-    return transfer->extent_count == 1 && transfer->iov_count == 1;
+    return transfer->file_list.count == 1 && transfer->memory_list.count == 1;
 }
 
 static int submit(struct transfer *transfer, struct slot *slot)
 {
-    const weir_extent *extents = transfer->extents;
-    const struct iovec *iov = transfer->iov;
-    size_t extent_count = (size_t)transfer->extent_count, iov_count = (size_t)transfer->iov_count;
+    const weir_extent *extents = &transfer->file_list.pieces->extent;
+    const struct iovec *iov = &transfer->memory_list.pieces->memory;
+    size_t extent_count = (size_t)transfer->file_list.count;
+    size_t iov_count = (size_t)transfer->memory_list.count;
     int error;
     if (contiguous(transfer)) {
         error = transfer->write ? weir_submit_write(transfer->file, iov->iov_base, iov->iov_len,
@@ -294,9 +291,10 @@ static int submit(struct transfer *transfer, struct slot *slot)
 /* The only batch there is: without an operation. */
 static ssize_t move_now(struct transfer *transfer)
 {
-    const weir_extent *extents = transfer->extents;
-    const struct iovec *iov = transfer->iov;
-    size_t extent_count = (size_t)transfer->extent_count, iov_count = (size_t)transfer->iov_count;
+    const weir_extent *extents = &transfer->file_list.pieces->extent;
+    const struct iovec *iov = &transfer->memory_list.pieces->memory;
+    size_t extent_count = (size_t)transfer->file_list.count;
+    size_t iov_count = (size_t)transfer->memory_list.count;
     if (contiguous(transfer)) {
         return transfer->write
                    ? weir_pwrite(transfer->file, iov->iov_base, iov->iov_len, extents->offset)
@@ -385,12 +383,8 @@ static void end(struct transfer *transfer)
     for (int i = 0; i < SLOTS; i++) {
         free(transfer->slots[i].staging);
     }
-    if (transfer->extents != transfer->few_extents) {
-        free(transfer->extents);
-    }
-    if (transfer->iov != transfer->few_iov) {
-        free(transfer->iov);
-    }
+    free_list(&transfer->file_list);
+    free_list(&transfer->memory_list);
     struct side *sides[] = {&transfer->memory, &transfer->place};
     for (int i = 0; i < 2; i++) {
         if (sides[i]->begun) {
@@ -475,10 +469,9 @@ static int begin(struct transfer *transfer, const struct access *access)
     const struct representation *representation = view->representation;
     struct flat *flat;
     /* Not all of it is cleared: most of it is room. */
-    memset(transfer, 0, offsetof(struct transfer, few_extents));
-    transfer->extents = transfer->few_extents;
-    transfer->iov = transfer->few_iov;
-    transfer->extent_room = transfer->iov_room = PIECES_FIRST;
+    memset(transfer, 0, offsetof(struct transfer, few));
+    transfer->file_list = (struct list){transfer->few[0], transfer->few[0], 0, PIECES_FIRST};
+    transfer->memory_list = (struct list){transfer->few[1], transfer->few[1], 0, PIECES_FIRST};
     transfer->file = access->file->data;
     transfer->write = access->write;
     transfer->position = access->position;
