@@ -225,6 +225,15 @@ for mpi in "${mpis[@]}"; do
     esac
     [[ $kind != plain ]] || continue
 
+    if wanted newer && [[ $mpi == openmpi && " ${mpis[*]} " == *" openmpi5 "* ]]; then
+        # One soname, hence one back end, whichever of them compiled it.
+        mkdir -p "$work/newer"
+        ln -sf "${weir%/*}/libweir.so" "$work/newer/libweir.so.0"
+        make -s -C mpi back OUT="$work/newer" LIBWEIR="${weir%/*}" MPICC="$root/target/mpi/openmpi/bin/mpicc" >/dev/null
+        checked_on_pool "served by what Open MPI 5 compiled" 60 env WEIR_MPI_BACK="$work/newer" WEIR_MPI_TESTED=driver \
+            "${mpirun[@]}" -n 2 "$root/target/mpi/tests/$mpi/manage" weir:/ --limit 50
+    fi
+
     # What is no matter of the MPI: once is enough for a selection.
     if [[ $kind == all || $mpi == "${mpis[0]}" ]]; then misfortunes; fi
 
