@@ -151,7 +151,8 @@ pub struct JournalThread {
 }
 
 impl JournalThread {
-    /// Starts it; `advanced` is called whenever something may have become safe.
+    /// Starts it; `advanced` is called whenever something may have become safe, or nothing will
+    /// any more.
     ///
     /// # Errors
     /// If there can be no thread.
@@ -176,6 +177,7 @@ impl JournalThread {
                     }
                     Err(failure) => {
                         error!(%failure, "journal; nothing changed from now on lasts");
+                        advanced();
                         return;
                     }
                 }

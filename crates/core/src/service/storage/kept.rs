@@ -380,8 +380,14 @@ impl State {
         }
         let tier = self.chunks.tier.as_mut().expect("a kept target has a disk");
         let Some(ledger) = &mut tier.ledger else { return };
-        ledger.settle(&mut tier.space);
+        let settled = ledger.settle(&mut tier.space);
         let Some(journal) = ledger.journal.clone() else { return };
+        if settled || journal.failure().is_some() {
+            // There is room on disk again, or never will be.
+            self.memory_came_back();
+        }
+        let tier = self.chunks.tier.as_ref().expect("a kept target has a disk");
+        let ledger = tier.ledger.as_ref().expect("a kept target");
         let short = tier.space.free(true) < (tier.space.blocks() / 16) as usize;
         if journal.has_room() && (ledger.ready() > READY_MAX || (short && ledger.ready() > 0)) {
             // If it has failed, whoever waits for it is told.
@@ -413,6 +419,9 @@ impl State {
             return Ok(());
         }
         let comes = tier.blocks_come() || tier.dirty() > 0 || self.parts > 0;
+        if let Some(error) = self.ledger().and_then(|it| it.journal.as_ref()?.failure()) {
+            return Err(error);
+        }
         let flow = self.flow.as_mut().expect("a target with a disk");
         if comes && flow.failure().is_none() {
             flow.urged = true;
@@ -535,7 +544,7 @@ impl Target {
         let _ = state.save_heads(&quiet);
     }
 
-    /// The journal has gone on: what that made free can be used.
+    /// The journal has gone on, or failed: what that made free can be used, or nothing ever will be.
     pub fn journal_advanced(&self) {
         self.pump();
     }

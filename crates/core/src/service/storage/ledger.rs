@@ -259,17 +259,19 @@ impl Ledger {
         self.due.extend(self.loose.drain(..).map(|loose| (position, loose)));
     }
 
-    /// Gives back what has become safe.
-    pub(super) fn settle(&mut self, space: &mut Space) {
+    /// Gives back what has become safe. Says whether there was something.
+    pub(super) fn settle(&mut self, space: &mut Space) -> bool {
         self.date();
-        let Some(journal) = self.journal.as_ref().filter(|_| !self.due.is_empty()) else { return };
-        let durable = journal.durable();
+        let journal = self.journal.as_ref().filter(|_| !self.due.is_empty());
+        let Some(journal) = journal else { return false };
+        let (durable, before) = (journal.durable(), self.due.len());
         while let Some((_, loose)) = self.due.pop_front_if(|(position, _)| *position <= durable) {
             if loose.block != 0 {
                 space.release(loose.block, loose.blocks as usize);
             }
             self.inlined_bytes -= u64::from(loose.inlined);
         }
+        self.due.len() < before
     }
 
     /// Memory that all inline bytes would take, should the target come back now: bytes.

@@ -48,7 +48,7 @@ impl Target {
             return Poll::Pending;
         }
         // What it needs may have changed: others write to the same chunks.
-        let needed = Draft::needed(&state, io);
+        let Some(needed) = Draft::needed(&mut state, io) else { return Poll::Pending };
         let possible = needed < state.chunks.arena.blocks() as isize;
         if possible && !state.make_room(needed) && (state.room_comes() || state.tickets > 0) {
             return Poll::Pending;

@@ -54,12 +54,19 @@ impl Draft {
         draft
     }
 
-    /// Blocks that must be free for a write to be let in, at the least.
-    pub(super) fn needed(state: &State, io: &Io) -> isize {
+    /// Blocks that must be free for a write to be let in, at the least. None: it waits for room on
+    /// disk as yet.
+    pub(super) fn needed(state: &mut State, io: &Io) -> Option<isize> {
         let mut draft = Draft::new(io);
         draft.plan(state, io.ino, true);
-        let floor = state.floor(draft.overwrites(state, io.ino));
-        state.chunks.arena.needed(&draft.slots(), draft.cost(state)) as isize + floor
+        let overwrites = draft.overwrites(state, io.ino);
+        let room = state.room_on_disk(draft.parts.len(), overwrites);
+        if room.is_err_and(|error| error.code == Code::Busy) {
+            return None;
+        }
+        let floor = state.floor(overwrites);
+        let needed = state.chunks.arena.needed(&draft.slots(), draft.cost(state)) as isize + floor;
+        Some(needed)
     }
 
     fn push(&mut self, chunk: u64, start: u32, end: u32) {
