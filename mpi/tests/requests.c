@@ -350,10 +350,82 @@ static void together(void)
     removed(two_name);
 }
 
+/* Requests of files among those of messages and collectives, completed together in every way; persistent ones
+ * too, which stay; and one that is to be cancelled, which no request of a file needs to heed. */
+static void mixed(void)
+{
+    const char *name = path("a");
+    MPI_File file = created(MPI_COMM_WORLD, name);
+    MPI_Status statuses[6];
+    int next = (rank + 1) % size, before = (rank + size - 1) % size;
+    if (file == MPI_FILE_NULL) return;
+    for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) {
+        MPI_Request requests[6];
+        int sent = 100 * rank + (int)way, received = -1;
+        MPI_Offset here = ((MPI_Offset)way * size + rank) * 2 * piece;
+        stamp_fill(data, here, 2 * piece, 9);
+        OK(MPI_File_write_at(file, here + piece, data + piece, piece, MPI_BYTE, MPI_STATUS_IGNORE));
+        OK(MPI_File_iwrite_at(file, here, data, piece, MPI_BYTE, &requests[0]));
+        MPI_Irecv(&received, 1, MPI_INT, before, 5, MPI_COMM_WORLD, &requests[1]);
+        OK(MPI_File_iread_at_all(file, here + piece, found, piece, MPI_BYTE, &requests[2]));
+        MPI_Ibarrier(MPI_COMM_WORLD, &requests[3]);
+        MPI_Isend(&sent, 1, MPI_INT, next, 5, MPI_COMM_WORLD, &requests[4]);
+        OK(MPI_File_iwrite_at(file, here, data, 0, MPI_BYTE, &requests[5]));
+        ways[way].complete(6, requests, statuses);
+        for (int i = 0; i < 6; i++) CHECK(requests[i] == MPI_REQUEST_NULL, "%s left request %d", ways[way].name, i);
+        COUNTED(statuses[0], MPI_BYTE, piece);
+        COUNTED(statuses[1], MPI_INT, 1);
+        EQUAL(statuses[1].MPI_SOURCE, before);
+        EQUAL(statuses[1].MPI_TAG, 5);
+        COUNTED(statuses[2], MPI_BYTE, piece);
+        COUNTED(statuses[5], MPI_BYTE, 0);
+        EQUAL(received, 100 * before + (int)way);
+        SAME(found, data + piece, piece);
+    }
+    /* What is persistent is inactive afterwards, and goes on being one. */
+    MPI_Request requests[5] = {MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+    int sent, received;
+    MPI_Recv_init(&received, 1, MPI_INT, before, 6, MPI_COMM_WORLD, &requests[1]);
+    MPI_Send_init(&sent, 1, MPI_INT, next, 6, MPI_COMM_WORLD, &requests[3]);
+    for (int turn = 0; turn < 6; turn++) {
+        int flag = 0;
+        sent = 1000 * rank + turn;
+        OK(MPI_File_iread_at(file, (MPI_Offset)rank * 2 * piece, found, piece, MPI_BYTE, &requests[2]));
+        MPI_Start(&requests[1]);
+        MPI_Start(&requests[3]);
+        if (turn % 2)
+            OK(MPI_Waitall(5, requests, MPI_STATUSES_IGNORE));
+        else
+            while (!flag) OK(MPI_Testall(5, requests, &flag, MPI_STATUSES_IGNORE));
+        CHECK(requests[2] == MPI_REQUEST_NULL && requests[1] != MPI_REQUEST_NULL && requests[3] != MPI_REQUEST_NULL);
+        EQUAL(received, 1000 * before + turn);
+        /* Inactive ones do not count. */
+        OK(MPI_Waitall(5, requests, MPI_STATUSES_IGNORE));
+        OK(MPI_Testall(5, requests, &flag, MPI_STATUSES_IGNORE));
+        CHECK(flag);
+    }
+    MPI_Request_free(&requests[1]);
+    MPI_Request_free(&requests[3]);
+    if (driver) {
+        int cancelled = -1;
+        stamp_fill(data, rank, piece, 10);
+        OK(MPI_File_iwrite_at(file, (MPI_Offset)rank * piece, data, piece, MPI_BYTE, &requests[0]));
+        OK(MPI_Cancel(&requests[0]));
+        OK(MPI_Wait(&requests[0], &statuses[0]));
+        OK(MPI_Test_cancelled(&statuses[0], &cancelled));
+        EQUAL(cancelled, 0);
+        COUNTED(statuses[0], MPI_BYTE, piece);
+        OK(MPI_File_read_at(file, (MPI_Offset)rank * piece, found, piece, MPI_BYTE, MPI_STATUS_IGNORE));
+        SAME(found, data, piece);
+    }
+    OK(MPI_File_close(&file));
+    removed(name);
+}
+
 int main(int argc, char **argv)
 {
     static const struct check_case cases[] = {
-        {"completions", completions}, {"ends", ends}, {"strided", strided}, {"split", split}, {"together", together}, {NULL, NULL},
+        {"completions", completions}, {"ends", ends}, {"strided", strided}, {"split", split}, {"together", together}, {"mixed", mixed}, {NULL, NULL},
     };
     data = malloc(pieces * piece);
     found = malloc(pieces * piece);
