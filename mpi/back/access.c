@@ -1,5 +1,6 @@
 /* access.c - the calls that read and write, in all their forms. */
 #include "atomic.h"
+#include "comm.h"
 #include "committed.h"
 #include "error.h"
 #include "file.h"
@@ -78,8 +79,17 @@ static int place_of(struct weir_mpi_file *file, const struct call *call, MPI_Cou
 /* A blocking access that may lock what it is about to touch. */
 static int run(const struct access *access, MPI_Count length, bool collective, MPI_Count *bytes)
 {
-    if (!access->file->atomic)
-        return collective ? access_run_all(access, bytes) : access_run(access, bytes);
+    struct weir_mpi_file *file = access->file;
+    if (!file->atomic && !collective)
+        return access_run(access, bytes);
+    if (!file->atomic) {
+        /* Programs read together what they have just written together, with no more between the two: in
+         * ROMIO all ranks wait for each other there, whatever the standard demands of the program. */
+        if (file->written_together && !access->write && file->size > 1)
+            comm_barrier(file->comm);
+        file->written_together = access->write;
+        return access_run_all(access, bytes);
+    }
     struct range range;
     int class = atomic_lock(access, length, &range);
     if (class == MPI_SUCCESS)
