@@ -242,7 +242,6 @@ t_bigio 2
 t_pread 4
 t_pshutdown 3
 t_init_term 3
-t_shapesame 3
 EOF
     if wanted hdf5; then
         export before="${mpirun[*]} -n 3 $suites/$mpi/hdf5/t_pshutdown"
@@ -251,6 +250,7 @@ EOF
         # Tens of thousands of small accesses.
         in_suite hdf5/t_filters_parallel 3 240
         in_suite hdf5/testphdf5 3 240
+        in_suite hdf5/t_shapesame 3 240
     fi
     if wanted pnetcdf && [[ -d $suites/$mpi/pnetcdf ]]; then
         local path
