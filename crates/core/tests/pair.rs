@@ -312,8 +312,9 @@ fn a_restarted_server_fails_what_was_under_way() {
     assert!(pair.ended[2].1.is_ok(), "what was not yet sent is nobody's loss");
 }
 
-#[test]
-fn who_was_silent_for_longer_than_the_lease_is_told() {
+/// Two requests whose answers do not arrive. Then the server looks at leases after each of these
+/// times, the client comes back, and this became of the requests.
+fn after_looks(looks_ms: &[u64]) -> [Result<(), Code>; 2] {
     let mut pair = Pair::new();
     pair.submit(0, &ControlRequest::Describe, false);
     pair.settle();
@@ -323,15 +324,32 @@ fn who_was_silent_for_longer_than_the_lease_is_told() {
     pair.settle();
     pair.cut();
     pair.deaf = false;
-    // The server's lease passes while the client is stopped.
-    let later = Now { mono_ms: pair.now_ms + 6_000, ..pair.now() };
-    let service = pair.service.clone();
-    let expire = std::pin::pin!(service.expire(later));
-    assert!(expire.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    for &ms in looks_ms {
+        let later = Now { mono_ms: pair.now_ms + ms, ..pair.now() };
+        let service = pair.service.clone();
+        let expire = std::pin::pin!(service.expire(later));
+        assert!(expire.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+    }
     pair.pass(300);
     pair.ended.sort_by_key(|(tag, _)| *tag);
-    assert_eq!(pair.ended[1], (1, Err(Code::SessionLapsed)));
-    assert!(pair.ended[2].1.is_ok(), "what changes nothing is simply asked again");
+    [1, 2].map(|tag| pair.ended[tag].1.clone().map(drop))
+}
+
+#[test]
+fn who_was_silent_for_longer_than_the_lease_is_told() {
+    // The lease of 5 s passes while the client is stopped.
+    let looks: Vec<u64> = (1..=6).map(|second| second * 1_000).collect();
+    let changes_nothing = Ok(());
+    assert_eq!(after_looks(&looks), [Err(Code::SessionLapsed), changes_nothing]);
+}
+
+#[test]
+fn a_server_that_stood_still_blames_nobody_for_silence() {
+    // It was suspended for a minute, as was the client.
+    assert_eq!(after_looks(&[1_000, 61_000, 62_000, 65_000]), [Ok(()), Ok(())]);
+    // And once it listens again, silence counts again.
+    let looks: Vec<u64> = std::iter::once(1_000).chain((61..=67).map(|s| s * 1_000)).collect();
+    assert_eq!(after_looks(&looks)[0], Err(Code::SessionLapsed));
 }
 
 #[test]

@@ -147,6 +147,10 @@ pub struct Service {
     streams: Mutex<Streams>,
     counters: Counters,
     shutdown: std::sync::atomic::AtomicBool,
+    /// When leases were looked at last; 0: never.
+    looked_ms: AtomicU64,
+    /// When it was found that this server had stood still.
+    excused_ms: AtomicU64,
 }
 
 /// By client and stream.
@@ -215,6 +219,8 @@ impl Service {
             streams: Mutex::default(),
             counters: Counters::default(),
             shutdown: false.into(),
+            looked_ms: AtomicU64::new(0),
+            excused_ms: AtomicU64::new(0),
         })
     }
 
@@ -246,15 +252,29 @@ impl Service {
     /// # Errors
     /// If the metadata store fails; what was not done is done by a later call.
     pub async fn expire(&self, now: Now) -> Result<()> {
-        let lease_ms = self.timing.lease_ms;
-        lock(&self.streams).retain(|_, stream| !stream.lapsed(now, lease_ms));
+        let since_ms = self.silence_since(now.mono_ms);
+        lock(&self.streams).retain(|_, stream| !stream.lapsed(since_ms));
         if let Some(formed) = self.formed.get() {
             formed.targets.iter().for_each(|target| target.write_behind());
         }
         match self.formed.get().and_then(|formed| formed.meta.as_ref()) {
-            Some(meta) => meta.expire(now).await,
+            Some(meta) => meta.expire(now, since_ms).await,
             None => Ok(()),
         }
+    }
+
+    /// Since when a client must have been silent for its lease to have lapsed. A server that itself
+    /// stood still (its job was suspended, its machine starved) has not listened meanwhile: then
+    /// everybody gets a whole lease from now on.
+    fn silence_since(&self, now_ms: u64) -> u64 {
+        let lease_ms = self.timing.lease_ms;
+        let looked_ms = self.looked_ms.swap(now_ms, Relaxed);
+        // Clients are heard twice in a lease at least: shorter stops take nobody over its end.
+        if looked_ms > 0 && now_ms > looked_ms + lease_ms / 4 {
+            self.excused_ms.store(now_ms, Relaxed);
+        }
+        let since_ms = now_ms.saturating_sub(lease_ms);
+        if since_ms < self.excused_ms.load(Relaxed) { 0 } else { since_ms }
     }
 
     /// Waits until all that targets and metadata hold now is safe, where it is to outlive the server.

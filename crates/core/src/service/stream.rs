@@ -75,10 +75,10 @@ impl Stream {
         }
     }
 
-    /// Whether nobody has spoken for it for longer than a lease.
-    pub(super) fn lapsed(&self, now: Now, lease_ms: u64) -> bool {
+    /// Whether nobody has spoken for it since then.
+    pub(super) fn lapsed(&self, since_ms: u64) -> bool {
         let state = self.lock();
-        !state.connected && now.mono_ms > state.heard_ms + lease_ms
+        !state.connected && state.heard_ms < since_ms
     }
 
     /// Refuses a connection that a newer one has replaced, with `Busy`.

@@ -127,7 +127,7 @@ impl Bed {
 
     fn expire(&mut self, ms: u64) {
         self.now.mono_ms += ms;
-        run(self.service.expire(self.now)).unwrap();
+        run(self.service.expire_now(self.now)).unwrap();
     }
 }
 
@@ -261,7 +261,7 @@ fn a_request_for_news_ends_with_its_time_its_connection_or_a_newer_one() {
     assert_eq!(heard(&mut timed, Waker::noop()), None);
     let mut later = bed.now;
     later.mono_ms += crate::config::LOCK_NEWS_MS;
-    run(service.expire(later)).unwrap();
+    run(service.expire_now(later)).unwrap();
     assert_eq!(heard(&mut timed, Waker::noop()), Some(vec![]));
     drop(timed);
     bed.expire(0);

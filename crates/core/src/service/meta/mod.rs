@@ -293,14 +293,13 @@ impl MetaService {
         self.locks.gone(client);
     }
 
-    /// Ends the handles and locks of clients whose lease lapsed, and collects orphans that nobody has open.
-    /// The driver calls it about once a second.
+    /// Ends the handles and locks of clients that have not been heard since `since_ms`, and collects
+    /// orphans that nobody has open. To be called about once a second.
     ///
     /// # Errors
     ///
     /// If the store fails; what was not done is done by a later call.
-    pub async fn expire(&self, now: Now) -> Result<()> {
-        let since_ms = now.mono_ms.saturating_sub(self.timing.lease_ms);
+    pub async fn expire(&self, now: Now, since_ms: u64) -> Result<()> {
         let until_ms = now.mono_ms + self.timing.capability_ms;
         self.locks.expire(now.mono_ms, |has_locks| {
             self.live.lapse(now.mono_ms, since_ms, until_ms, has_locks)
@@ -313,6 +312,12 @@ impl MetaService {
             }
         }
         Ok(())
+    }
+
+    /// [`MetaService::expire`] as of a server that never stood still.
+    #[cfg(test)]
+    pub(super) async fn expire_now(&self, now: Now) -> Result<()> {
+        self.expire(now, now.mono_ms.saturating_sub(self.timing.lease_ms)).await
     }
 
     /// Memory stated and used, and how many inodes there are.

@@ -206,8 +206,8 @@ impl Bed {
         }
         // What writers closed who were unsure of their writes counts as open until then.
         self.now.mono_ms += Timing::default().capability_ms;
-        drive(self.service.expire(self.now)).unwrap();
-        drive(self.service.expire(self.now)).unwrap();
+        drive(self.service.expire_now(self.now)).unwrap();
+        drive(self.service.expire_now(self.now)).unwrap();
         self.check();
         assert!(self.service.live.is_idle(), "a handle is left");
         assert!(self.all(b'o').is_empty(), "an orphan is left");
@@ -676,7 +676,7 @@ impl Pair {
 
     fn client_gone(&mut self, client: u64) {
         self.bed.service.client_gone(ClientId(client));
-        drive(self.bed.service.expire(self.bed.now)).unwrap();
+        drive(self.bed.service.expire_now(self.bed.now)).unwrap();
         let (gone, stay) = std::mem::take(&mut self.model.open)
             .into_iter()
             .partition(|open: &Open| open.client == client);

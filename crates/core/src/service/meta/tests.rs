@@ -1003,18 +1003,18 @@ fn a_silent_client_loses_its_handles() {
     bed.freed(unlink("doomed"));
     let lease = Timing::default().lease_ms;
     bed.later(lease);
-    run(bed.service.expire(bed.now)).unwrap();
+    run(bed.service.expire_now(bed.now)).unwrap();
     bed.opened(MetaRequest::Renew { handle: writer.handle });
     bed.later(lease + 1);
     bed.service.client_heard(OTHER, bed.now);
-    run(bed.service.expire(bed.now)).unwrap();
+    run(bed.service.expire_now(bed.now)).unwrap();
     assert_eq!(bed.fails(MetaRequest::Renew { handle: writer.handle }), Code::BadHandle);
     let unsettled = bed.record(MetaRequest::Attributes { ino }).unsettled.unwrap();
     assert!(!unsettled.settles, "its capability is still good: it may wake up and write");
     assert_eq!(bed.freed(MetaRequest::KeepAlive), []);
     bed.later(Timing::default().capability_ms);
     bed.service.client_heard(OTHER, bed.now);
-    run(bed.service.expire(bed.now)).unwrap();
+    run(bed.service.expire_now(bed.now)).unwrap();
     assert!(bed.service.live.is_idle());
     let unsettled = bed.record(MetaRequest::Attributes { ino }).unsettled.unwrap();
     assert!(unsettled.settles, "whoever asks the targets now can tell");
@@ -1023,7 +1023,7 @@ fn a_silent_client_loses_its_handles() {
     let third = bed.create("third");
     bed.freed(unlink("third"));
     bed.service.client_gone(CLIENT);
-    run(bed.service.expire(bed.now)).unwrap();
+    run(bed.service.expire_now(bed.now)).unwrap();
     assert_eq!(bed.freed(MetaRequest::KeepAlive), [third.record.attributes.ino]);
     // A writer that closes without knowing what became of his writes may yet be heard of.
     let unsure = bed.create("unsure");
@@ -1034,7 +1034,7 @@ fn a_silent_client_loses_its_handles() {
     assert!(!bed.record(MetaRequest::Attributes { ino }).unsettled.unwrap().settles);
     bed.later(Timing::default().capability_ms);
     bed.service.client_heard(OTHER, bed.now);
-    run(bed.service.expire(bed.now)).unwrap();
+    run(bed.service.expire_now(bed.now)).unwrap();
     assert!(bed.record(MetaRequest::Attributes { ino }).unsettled.unwrap().settles);
 }
 
@@ -1082,7 +1082,7 @@ fn a_restarted_service_finds_what_was_left() {
     let fresh = bed.create("fresh");
     assert!(fresh.handle > open.handle, "handles are unique over lives");
     assert!(fresh.record.attributes.ino > open.record.attributes.ino);
-    run(bed.service.expire(bed.now)).unwrap();
+    run(bed.service.expire_now(bed.now)).unwrap();
     let mut offered = bed.freed(MetaRequest::KeepAlive);
     offered.sort();
     assert_eq!(offered, [orphan.record.attributes.ino, garbage]);
