@@ -237,6 +237,7 @@ impl Worker {
         let links = lock(&self.model).places[place].names_of(Node::File(index)) as u32;
         let (file, attributes, bytes) = match self.whole(listed.ino).await {
             Ok(read) => read,
+            Err(error) if self.disk_failed(&error) => return Ok(()),
             Err(error) => {
                 let layout = lock(&self.model).places[place].files[index].layout.clone();
                 let layout = match layout {
