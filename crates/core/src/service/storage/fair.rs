@@ -6,7 +6,8 @@
 //!
 //! A disk takes bytes in bursts: now and then nobody needs to wait for a moment, and whoever is quick
 //! gets ahead, or a client that waits for its last answer misses what the others share out meanwhile.
-//! So all that clients write is counted, and made up for later, up to [`LAG_BYTES`].
+//! So all that clients write is counted, and made up for later, up to [`LAG_BYTES`]; and whoever is
+//! ahead of others begins to wait while there is still room for them ([`Turns::lead`]).
 
 use crate::types::ClientId;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -15,6 +16,8 @@ use std::task::Waker;
 /// What a client may have had less than another, to be made up for: bytes. Who writes less than its
 /// share never waits; who comes back after a while must not keep the others waiting for long.
 const LAG_BYTES: u64 = 32 << 20;
+/// The largest lead that counts: bytes.
+pub(super) const LEAD_BYTES_MAX: u64 = 8 << 20;
 /// Clients remembered that do not wait.
 const REMEMBERED_MAX: usize = 1024;
 
@@ -60,6 +63,14 @@ impl Turns {
         if waits {
             self.order.insert((sum, client));
         }
+    }
+
+    /// What a client has had more than the one of those at work that has had least: bytes.
+    pub(super) fn lead(&self, client: ClientId) -> u64 {
+        let had = self.had(client);
+        let floor = self.most.saturating_sub(LAG_BYTES);
+        let others = self.had.values().copied().filter(|&other| other > floor);
+        had.saturating_sub(others.min().unwrap_or(had))
     }
 
     fn had(&self, client: ClientId) -> u64 {
@@ -108,17 +119,20 @@ impl Turns {
         }
     }
 
-    /// Lets answers to so many bytes of writes go (all, for the largest number).
-    pub(super) fn pass(&mut self, bytes: u64, wakers: &mut Vec<Waker>) {
+    /// Lets answers to so many bytes of writes go (all, for the largest number), and all of clients
+    /// that are ahead of others by no more than there is `room`.
+    pub(super) fn pass(&mut self, bytes: u64, room: Option<u64>, wakers: &mut Vec<Waker>) {
         self.credit = self.credit.saturating_add(bytes);
         while let Some(&(_, client)) = self.order.first() {
             let number = self.waiting[&client][0];
             let answer = &self.answers[&number];
             let bytes = answer.bytes;
-            if bytes > self.credit {
-                return;
+            if room.is_none_or(|room| self.lead(client).min(LEAD_BYTES_MAX) > room) {
+                if bytes > self.credit {
+                    return;
+                }
+                self.credit -= bytes;
             }
-            self.credit -= bytes;
             wakers.extend(answer.waker.clone());
             self.count(client, bytes);
             self.leave(number);
@@ -162,12 +176,12 @@ mod tests {
         }
         let mut wakers = Vec::new();
         for _ in 0..10 {
-            turns.pass(100, &mut wakers);
+            turns.pass(100, None, &mut wakers);
         }
         wakers.drain(..).for_each(Waker::wake);
         assert_eq!(counts[0].0.load(Ordering::Relaxed), 5);
         assert_eq!(counts[1].0.load(Ordering::Relaxed), 5);
-        turns.pass(u64::MAX, &mut wakers);
+        turns.pass(u64::MAX, None, &mut wakers);
         assert_eq!((wakers.len(), turns.len()), (30, 0));
         assert!(turns.passed(1, Waker::noop()));
     }
@@ -177,11 +191,11 @@ mod tests {
         let mut turns = Turns::default();
         let large = turns.join(ClientId(7), 1000);
         let mut wakers = Vec::new();
-        (0..9).for_each(|_| turns.pass(100, &mut wakers));
+        (0..9).for_each(|_| turns.pass(100, None, &mut wakers));
         assert!(!turns.passed(large, Waker::noop()));
-        turns.pass(100, &mut wakers);
+        turns.pass(100, None, &mut wakers);
         assert!(turns.passed(large, Waker::noop()));
-        turns.pass(1 << 40, &mut wakers);
+        turns.pass(1 << 40, None, &mut wakers);
         let later = turns.join(ClientId(7), 1);
         assert!(!turns.passed(later, Waker::noop()));
         turns.leave(later);
@@ -205,7 +219,7 @@ mod tests {
                     (0..4).for_each(|_| waiting.push((client, turns.join(id, 100))));
                 }
             }
-            turns.pass(800, &mut wakers);
+            turns.pass(800, None, &mut wakers);
             waiting.retain(|&(client, number)| {
                 let passed = turns.passed(number, Waker::noop());
                 sums[client] += if passed { 100 } else { 0 };
@@ -222,11 +236,11 @@ mod tests {
         turns.count(ClientId(1), 1 << 40);
         let (new, old) = (turns.join(ClientId(2), 1 << 20), turns.join(ClientId(1), 1 << 20));
         let mut wakers = Vec::new();
-        turns.pass(1 << 20, &mut wakers);
+        turns.pass(1 << 20, None, &mut wakers);
         assert!(turns.passed(new, Waker::noop()) && !turns.passed(old, Waker::noop()));
         for client in 0..40 {
             turns.join(ClientId(2), 1 << 20);
-            turns.pass(1 << 20, &mut wakers);
+            turns.pass(1 << 20, None, &mut wakers);
             if turns.passed(old, Waker::noop()) {
                 assert!(client <= 32, "after {client}");
                 break;
@@ -235,5 +249,25 @@ mod tests {
         assert!(turns.passed(old, Waker::noop()));
         (0..5000).for_each(|client| turns.count(ClientId(client), 1 << 20));
         assert!(turns.had.len() <= REMEMBERED_MAX, "{}", turns.had.len());
+    }
+
+    /// A disk that takes bytes in bursts let everybody on at once, and the quickest filled what was free.
+    #[test]
+    fn who_is_ahead_waits_while_there_is_room_for_others() {
+        let mut turns = Turns::default();
+        let mut wakers = Vec::new();
+        turns.count(ClientId(1), 20 << 20);
+        turns.count(ClientId(2), 16 << 20);
+        assert_eq!((turns.lead(ClientId(1)), turns.lead(ClientId(2))), (4 << 20, 0));
+        let (ahead, behind) = (turns.join(ClientId(1), 1 << 20), turns.join(ClientId(2), 1 << 20));
+        turns.pass(0, Some(2 << 20), &mut wakers);
+        assert!(turns.passed(behind, Waker::noop()) && !turns.passed(ahead, Waker::noop()));
+        // What the disk takes lets it on all the same, and so does room enough.
+        turns.pass(1 << 20, Some(0), &mut wakers);
+        assert!(turns.passed(ahead, Waker::noop()));
+        let far = turns.join(ClientId(1), 1 << 20);
+        turns.count(ClientId(1), 1 << 30);
+        turns.pass(0, Some(LEAD_BYTES_MAX), &mut wakers);
+        assert!(turns.passed(far, Waker::noop()));
     }
 }

@@ -15,7 +15,7 @@
 use super::arena::{CHUNK_BYTES, CLASSES, Slot, WHOLE, class_of};
 use super::chunk::{Chunk, Key};
 use super::disk::{BLOCK_BYTES, DiskDone, DiskError, DiskOp, DiskRequest};
-use super::fair::Turns;
+use super::fair::{LEAD_BYTES_MAX, Turns};
 use super::tier::{Base, QUARTER_BYTES, QUARTERS, Queue, Tier, blocks_of};
 use super::{State, Target};
 use crate::error::{Code, Error};
@@ -845,8 +845,8 @@ impl State {
         flow.wake_first();
         let bytes = (batch.blocks * BLOCK_BYTES) as u64;
         let dirty = self.chunks.tier.as_ref().map_or(0, Tier::dirty_bytes);
-        let max = if dirty <= flow.dirty_bytes_max { u64::MAX } else { bytes };
-        flow.turns.pass(max, &mut flow.wakers);
+        let room = flow.dirty_bytes_max.checked_sub(dirty);
+        flow.turns.pass(bytes, room, &mut flow.wakers);
     }
 
     fn not_written(&mut self, batch: Batch, error: DiskError) {
@@ -874,7 +874,7 @@ impl State {
         }
         let flow = self.flow.as_mut().expect("a target with a disk");
         if flow.failed.is_some() {
-            flow.turns.pass(u64::MAX, &mut flow.wakers);
+            flow.turns.pass(u64::MAX, None, &mut flow.wakers);
         }
         flow.wake_first();
     }
@@ -969,10 +969,12 @@ impl State {
         })
     }
 
-    /// Whether writers are ahead of the disk.
-    pub(super) fn ahead(&self) -> bool {
+    /// Whether writers are ahead of the disk: those that are so many bytes ahead of other writers are it
+    /// sooner.
+    pub(super) fn ahead(&self, lead: u64) -> bool {
         let (Some(flow), Some(tier)) = (&self.flow, &self.chunks.tier) else { return false };
-        flow.failed.is_none() && tier.dirty_bytes() > flow.dirty_bytes_max && tier.has_room()
+        let dirty = tier.dirty_bytes() + lead.min(LEAD_BYTES_MAX);
+        flow.failed.is_none() && dirty > flow.dirty_bytes_max && tier.has_room()
     }
 }
 
@@ -1044,11 +1046,11 @@ impl Target {
                     .flat_map(|batch| &batch.items)
                     .map(|item| state.chunks.arena.slice(item.from, item.length))
                     .collect();
-                let ahead = state.ahead();
+                let ahead = state.ahead(0);
                 let flow = state.flow.as_mut().expect("a target with a disk");
                 if batch.is_none() && flow.writes.is_empty() && (!ahead || flow.reads.is_empty()) {
                     // No write will end and let them pass.
-                    flow.turns.pass(u64::MAX, &mut flow.wakers);
+                    flow.turns.pass(u64::MAX, None, &mut flow.wakers);
                 }
                 let out = std::mem::take(&mut flow.outbox);
                 (batch, out, std::mem::take(&mut flow.wakers), pointers)

@@ -367,7 +367,8 @@ impl Target {
     pub fn turn(self: &Arc<Target>, client: ClientId, bytes: u64) -> Option<Turn> {
         self.disk.as_ref()?;
         let mut state = self.lock();
-        let ahead = state.ahead();
+        let lead = state.flow.as_ref()?.turns.lead(client);
+        let ahead = state.ahead(lead);
         let turns = &mut state.flow.as_mut()?.turns;
         if !ahead {
             turns.count(client, bytes);
