@@ -96,9 +96,12 @@ impl Shared {
         let ino = request.ino;
         match asked {
             Asked::Lookup { name } => self.look_up(request, name, reply),
-            Asked::Forget => self.forget(ino, reply),
+            Asked::Forget { lookups } => {
+                self.forget(ino, lookups);
+                reply.none();
+            }
             Asked::ForgetMany { inos } => {
-                inos.into_iter().for_each(|ino| self.forgotten(ino));
+                inos.into_iter().for_each(|(ino, lookups)| self.forget(ino, lookups));
                 reply.none();
             }
             Asked::Attributes => self.attributes(request, reply),
@@ -263,14 +266,9 @@ impl Shared {
         self.reply_entry(request.ino, name, found, reply);
     }
 
-    fn forgotten(&self, ino: Ino) {
-        self.names.forget(ino.0);
+    fn forget(&self, ino: Ino, lookups: u64) {
+        self.names.forget(ino.0, lookups);
         self.cached.forget(ino.0);
-    }
-
-    fn forget(&self, ino: Ino, reply: Reply) {
-        self.forgotten(ino);
-        reply.none();
     }
 
     fn attributes(&self, request: &Header, reply: Reply) {

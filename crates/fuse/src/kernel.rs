@@ -135,9 +135,12 @@ pub(crate) enum Operation<'a> {
     Lookup {
         name: &'a [u8],
     },
-    Forget,
+    /// So many answers that told of the inode count no more.
+    Forget {
+        lookups: u64,
+    },
     ForgetMany {
-        inos: Vec<Ino>,
+        inos: Vec<(Ino, u64)>,
     },
     Attributes,
     SetAttributes(SetAttributes),
@@ -322,7 +325,7 @@ pub(crate) fn parse<'a>(header: &Header, body: &'a [u8]) -> Option<Operation<'a>
     let mut cut = Cut(body);
     Some(match header.opcode {
         1 => Lookup { name: cut.text()? },
-        2 => Forget,
+        2 => Forget { lookups: cut.u64()? },
         3 => {
             // A handle, which would tell nothing new.
             cut.skip(16)?;
@@ -406,9 +409,8 @@ pub(crate) fn parse<'a>(header: &Header, body: &'a [u8]) -> Option<Operation<'a>
             let count = cut.u32()?;
             cut.skip(4)?;
             let one = |_| {
-                let ino = cut.u64()?;
-                cut.u64()?;
-                Some(Ino(ino))
+                let (ino, lookups) = (cut.u64()?, cut.u64()?);
+                Some((Ino(ino), lookups))
             };
             ForgetMany { inos: (0..count).map(one).collect::<Option<_>>()? }
         }

@@ -19,6 +19,9 @@ struct Known {
     parent: u64,
     name: Box<[u8]>,
     attributes: Attributes,
+    /// How often the kernel was told and has not forgotten it. It may look an inode up again before we
+    /// hear that it has forgotten an earlier lookup.
+    lookups: u64,
 }
 
 /// See the module.
@@ -37,19 +40,29 @@ impl Names {
         let ino = attributes.ino.0;
         let attributes = attributes.clone();
         let mut known = self.known();
+        let mut lookups = 1;
         if let Some(entry) = known.get_mut(&ino) {
+            entry.lookups += 1;
             if entry.parent == parent && *entry.name == *name {
                 entry.attributes = attributes;
                 return;
             }
+            lookups = entry.lookups;
         } else if known.len() >= NAMES_MAX {
             known.clear();
         }
-        known.insert(ino, Known { parent, name: name.into(), attributes });
+        known.insert(ino, Known { parent, name: name.into(), attributes, lookups });
     }
 
-    pub(crate) fn forget(&self, ino: u64) {
-        self.known().remove(&ino);
+    /// So many lookups of it count no more.
+    pub(crate) fn forget(&self, ino: u64, lookups: u64) {
+        let mut known = self.known();
+        if let Some(entry) = known.get_mut(&ino) {
+            entry.lookups = entry.lookups.saturating_sub(lookups);
+            if entry.lookups == 0 {
+                known.remove(&ino);
+            }
+        }
     }
 
     /// Directory and name.
@@ -121,7 +134,10 @@ mod tests {
         let attributes = Attributes { mode: 0o600, ..file(5) };
         names.learn(&attributes, ROOT, b"a");
         assert_eq!(names.remains(5), Some(Attributes { nlink: 0, ..attributes }));
-        names.forget(5);
+        // The kernel has looked it up twice, and gives one of these back later than we think.
+        names.forget(5, 1);
+        assert!(names.remains(5).is_some() && names.place(5).is_some());
+        names.forget(5, 1);
         assert_eq!(names.remains(5), None);
     }
 
@@ -134,7 +150,7 @@ mod tests {
         assert_eq!(names.path(ROOT), "/");
         names.learn(&file(6), 5, b"c");
         assert_eq!(names.path(6), "/a/c");
-        names.forget(5);
+        names.forget(5, 1);
         assert_eq!(names.path(6), "inode 5/c");
         assert_eq!(names.path(77), "inode 77");
     }
