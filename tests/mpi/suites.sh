@@ -1,4 +1,5 @@
 # shellcheck shell=bash
+# shellcheck disable=SC2154,SC2034  # what tests/mpi.sh sets and reads
 # Other people's tests of MPI-IO and of libraries on it, on pools: those of ROMIO and MPICH, of HDF5 (testpar),
 # of PnetCDF, of mpi4py and of h5py, from Debian's source packages, PyPI, and what is installed. To be
 # sourced by tests/mpi.sh, whose functions and variables it uses. docs/mpi.md says what does not apply.
@@ -37,8 +38,11 @@ EOF
         done
         unset APT_CONFIG
         for package in 3.1.4 4.1.2; do
-            run_limited 90 python3 -m pip download -q --no-deps --no-binary mpi4py -d "$suites/src" "mpi4py==$package" &&
-                tar -xzf "$suites/src/mpi4py-$package.tar.gz" -C "$suites/src" || say "no sources of mpi4py $package"
+            if run_limited 90 python3 -m pip download -q --no-deps --no-binary mpi4py -d "$suites/src" "mpi4py==$package"; then
+                tar -xzf "$suites/src/mpi4py-$package.tar.gz" -C "$suites/src"
+            else
+                say "no sources of mpi4py $package"
+            fi
         done
         touch "$suites/src/.complete"
     fi
@@ -112,7 +116,7 @@ suites_build() {
     fi
     if [[ -n $hdf5_source && ($mpi == mpich || $mpi == openmpi) ]] && wanted hdf5; then
         local from=$hdf5_source/testpar kit=("$hdf5_source"/test/{h5test,testframe}.c)
-        # shellcheck disable=SC2046  # words
+        # shellcheck disable=SC2046,SC2207  # words
         kit+=(-I"$out" -I"/usr/include/hdf5/$mpi" -I"$hdf5_source/test" -I"$hdf5_source/src" -I"$from" $(pkg-config --cflags --libs "hdf5-$mpi") -lm)
         compile "$out/hdf5/testphdf5" "$from"/{testphdf5,t_dset,t_file,t_file_image,t_mdset,t_ph5basic,t_coll_chunk,t_span_tree,t_chunk_alloc,t_filter_read,t_prop,t_coll_md_read}.c "${kit[@]}"
         for name in t_mpi t_bigio t_pread t_pshutdown t_prestart t_init_term t_shapesame t_filters_parallel; do
