@@ -90,12 +90,30 @@ static void until_lost(void)
     }
 }
 
+/* Whoever opens anything after others have written sees what they wrote, whatever was read ahead. */
+static void reads_ahead(void)
+{
+    warm();
+    int fd = borrowed("told", O_RDONLY);
+    for (uint64_t at = 0; at < 200; at += 100) {
+        EQUAL(pread(fd, memory, 100, (off_t)at), 100);
+        EQUAL(memory[0], 'a');
+    }
+    CHECK(mkdir(outside("ready"), 0700) == 0);
+    while (access(outside("go"), F_OK) != 0) usleep(1000);
+    int other = open("/dev/null", O_RDONLY);
+    CHECK(other >= 0);
+    EQUAL(pread(fd, memory, 100, 200), 100);
+    EQUAL(memory[0], 'b');
+}
+
 static const struct test tests[] = {
     {"once", once},
     {"by_library", by_library},
     {"for_long", for_long},
     {"for_ever", for_ever},
     {"until_lost", until_lost},
+    {"reads_ahead", reads_ahead},
     {NULL, NULL},
 };
 

@@ -5,6 +5,8 @@
 //! There is one for each file, whatever descriptors lead to it, so that the process always sees what
 //! it has written; its children do, because what is buffered is written before they are made, and
 //! nothing is buffered from then on. Other processes see it after fsync, close, unlocking or exit.
+//! What was read ahead is forgotten when the process opens any file or gets a lock: so processes
+//! learn that others have written.
 
 use crate::files::{self, Description};
 use crate::process::{self, Inside};
@@ -253,6 +255,8 @@ impl Buffer {
         let mut state = self.lock();
         state.flush();
         state.ahead.clear();
+        // Who does this at each record must not move a whole buffer for it.
+        state.window = 0;
     }
 }
 
@@ -311,9 +315,12 @@ pub(crate) fn settle() {
     }
 }
 
-/// As [`settle`]; also forgets what was read ahead, which somebody is about to change.
+/// As [`settle`]; also forgets what was read ahead, which somebody may have changed, or is about to.
 pub(crate) fn forget() {
-    if process::attends() {
+    if is_on() {
+        CALLS.fetch_add(1, Ordering::Relaxed);
+    }
+    if is_on() && process::attends() {
         let _inside = Inside::enter();
         settle_all();
     }

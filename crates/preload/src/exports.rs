@@ -24,7 +24,7 @@ fn opens(
     mode: mode_t,
     next: impl FnOnce() -> c_int,
 ) -> c_int {
-    buffer::settle();
+    buffer::forget();
     alone::open(at, path, flags, mode).unwrap_or_else(|| opened(next()))
 }
 

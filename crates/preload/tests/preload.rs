@@ -119,6 +119,12 @@ impl Ground {
         Ground { session: Some(session), servers, mount, pool, scratch, _home: home }
     }
 
+    /// All files have buffers of this many bytes.
+    fn with_buffers(size: u64) -> Ground {
+        let rule = Rule { pattern: "*".to_owned(), io_buffer: Some(size), ..Rule::default() };
+        Ground::with_rules(timing(), vec![rule])
+    }
+
     /// Reads and writes that programs did by themselves, as the mount counts them.
     fn direct(&self) -> u64 {
         let statistics = self.session.as_ref().expect("mounted").statistics();
@@ -440,12 +446,28 @@ fn buffers() {
         return;
     }
     for size in [4096, 128 << 10] {
-        let rule = Rule { pattern: "*".to_owned(), io_buffer: Some(size), ..Rule::default() };
-        let ground = Ground::with_rules(timing(), vec![rule]);
+        let ground = Ground::with_buffers(size);
         let program = ground.compile("forms", &[]);
         let mut command = ground.command(&program, &["*"]);
         command.env("WEIR_IO_BUFFER", "yes").arg("at_random");
         let (status, output) = bounded(&mut command, &ground.scratch);
         assert_eq!(status, "exit status: 0", "buffers of {size} bytes: {output}");
     }
+}
+
+/// A program that hears of others' work by a file of theirs once read what it had read ahead before.
+#[test]
+fn buffers_hide_nothing_from_who_opens_a_file() {
+    if !fuse_works() {
+        return;
+    }
+    let ground = Ground::with_buffers(128 << 10);
+    let program = ground.compile("company", &[]);
+    let told = ground.mount.join("told");
+    std::fs::write(&told, [b'a'; 1000]).expect("the mount works");
+    let mut child = at_work(&ground, &program, "reads_ahead");
+    std::fs::write(&told, [b'b'; 1000]).expect("the mount works");
+    std::fs::write(ground.scratch.join("go"), []).expect("scratch space");
+    let status = wait(&mut child).map(|status| status.to_string());
+    assert_eq!(status.as_deref(), Some("exit status: 0"));
 }

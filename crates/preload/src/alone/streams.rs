@@ -222,7 +222,7 @@ fn flags(mode: *const c_char) -> Option<c_int> {
 }
 
 fn opened(path: *const c_char, mode: *const c_char, next: impl FnOnce() -> *mut FILE) -> *mut FILE {
-    buffer::settle();
+    buffer::forget();
     if super::named(libc::AT_FDCWD, path).is_none() {
         return next();
     }
