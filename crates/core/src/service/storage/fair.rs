@@ -28,8 +28,9 @@ pub(super) struct Turns {
     waiting: BTreeMap<ClientId, VecDeque<u64>>,
     /// Clients that wait, the one that has had least in front.
     order: BTreeSet<(u64, ClientId)>,
-    /// What clients have had: bytes, which only differences count of.
+    /// What clients have had: bytes, which only differences count of; and the same in its order.
     had: BTreeMap<ClientId, u64>,
+    ranks: BTreeSet<(u64, ClientId)>,
     /// What the one that has had most has had: bytes.
     most: u64,
     answers: BTreeMap<u64, Answer>,
@@ -58,8 +59,9 @@ impl Turns {
             if self.had.len() >= REMEMBERED_MAX {
                 self.had.retain(|client, _| waiting.contains_key(client));
             }
+            self.ranks = self.had.iter().map(|(&client, &had)| (had, client)).collect();
         }
-        self.had.insert(client, sum);
+        self.remember(client, sum);
         if waits {
             self.order.insert((sum, client));
         }
@@ -69,8 +71,15 @@ impl Turns {
     pub(super) fn lead(&self, client: ClientId) -> u64 {
         let had = self.had(client);
         let floor = self.most.saturating_sub(LAG_BYTES);
-        let others = self.had.values().copied().filter(|&other| other > floor);
-        had.saturating_sub(others.min().unwrap_or(had))
+        let least = self.ranks.range((floor + 1, ClientId(0))..).next();
+        had.saturating_sub(least.map_or(had, |&(least, _)| least))
+    }
+
+    fn remember(&mut self, client: ClientId, had: u64) {
+        if let Some(before) = self.had.insert(client, had) {
+            self.ranks.remove(&(before, client));
+        }
+        self.ranks.insert((had, client));
     }
 
     fn had(&self, client: ClientId) -> u64 {
@@ -87,7 +96,7 @@ impl Turns {
         self.next += 1;
         if !self.waiting.contains_key(&client) {
             let had = self.had(client);
-            self.had.insert(client, had);
+            self.remember(client, had);
             self.order.insert((had, client));
         }
         self.waiting.entry(client).or_default().push_back(self.next);

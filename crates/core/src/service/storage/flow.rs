@@ -26,7 +26,6 @@ use crate::error::{Code, Error};
 use crate::slice::Slice;
 use crate::types::{ClientId, Ino, Now};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
 use std::task::Waker;
 
 /// Largest request to a disk: bytes.
@@ -723,6 +722,16 @@ impl Target {
         } else if let Some(batch) = written {
             self.lock().written(batch, done.result);
         }
+        self.pump();
+    }
+
+    /// Whoever waits for memory or the disk, if he does, is dropped.
+    pub(super) fn give_up(&self, number: Option<u64>) {
+        let Some(number) = number else { return };
+        // A poisoned lock means that somebody panicked and said so: no second panic here.
+        let Ok(mut state) = self.state.lock() else { return };
+        state.flow.iter_mut().for_each(|flow| flow.leave(number));
+        drop(state);
         self.pump();
     }
 

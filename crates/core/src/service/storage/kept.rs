@@ -23,20 +23,17 @@
 mod restore;
 
 pub use restore::Restore;
-pub(super) use restore::{Entry, Last, Parser};
+pub(super) use restore::{Entry, Last, Origin};
 
 use super::arena::{CHUNK_BYTES, SLOT_BYTES};
 use super::chunk::{Chunk, Key};
 use super::ledger::{Ahead, Ledger, Said};
-use super::space::FIRST_BLOCK;
-use super::tier::{Base, NOTHING, QUARTERS};
+use super::tier::{Base, NOTHING};
 use super::{Object, State, Target};
 use crate::error::{Code, Error, Result};
-use crate::journal::{Journal, Sink, Source};
-use crate::layout::Extent;
-use crate::types::{Ino, Now, WallTime};
-use crate::wire::data::{Io, Run, Runs, Witness};
-use std::collections::BTreeMap;
+use crate::journal::{Journal, Source};
+use crate::types::Ino;
+use crate::wire::data::Witness;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -316,7 +313,7 @@ impl State {
         let budget = self.chunks.arena.blocks() as u64 * CHUNK_BYTES as u64 / INLINE_SHARE;
         let next = loop {
             let Some(ledger) = self.ledger() else { break None };
-            let Some((key, _)) = ledger.next(from, to) else { break None };
+            let Some(key) = ledger.next(from, to) else { break None };
             if entries.0.len() >= RECORD_BYTES {
                 break Some(key);
             }
@@ -424,7 +421,8 @@ impl State {
             return Ok(());
         }
         let comes = tier.blocks_come() || tier.dirty() > 0 || self.parts > 0;
-        if let Some(error) = self.ledger().and_then(|it| it.journal.as_ref()?.failure()) {
+        let journal = self.ledger().and_then(|ledger| ledger.journal.clone());
+        if let Some(error) = journal.as_ref().and_then(|journal| journal.failure()) {
             return Err(error);
         }
         let flow = self.flow.as_mut().expect("a target with a disk");
@@ -432,10 +430,7 @@ impl State {
             flow.urged = true;
             // Runs that have been replaced are free when the journal says so.
             let _ = self.save_ready();
-            self.ledger()
-                .and_then(|ledger| ledger.journal.as_ref())
-                .iter()
-                .for_each(|it| it.hurry());
+            journal.iter().for_each(|journal| journal.hurry());
             return Err(Error::because(Code::Busy, "the disk's room waits for the journal"));
         }
         Err(self.no_room())

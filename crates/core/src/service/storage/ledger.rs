@@ -194,7 +194,8 @@ impl Ledger {
         to.insert(key);
     }
 
-    fn is_marked(&self, key: Key) -> bool {
+    /// Whether a chunk has changed since it was recorded.
+    pub(super) fn is_unsaid(&self, key: Key) -> bool {
         self.dirty.contains(&key) || self.ready.contains(&key)
     }
 
@@ -205,7 +206,7 @@ impl Ledger {
         if run.block == 0 && inlined == 0 {
             return;
         }
-        match self.is_marked(key) {
+        match self.is_unsaid(key) {
             true => self.orphans.entry(key).or_default().push(loose),
             false => self.loose.push(loose),
         }
@@ -294,26 +295,16 @@ impl Ledger {
         self.ready.first().copied()
     }
 
-    /// The first chunk between two (inclusive) that is to be recorded, and whether that can be done
-    /// at once.
-    pub(super) fn next(&self, from: Key, to: Key) -> Option<(Key, bool)> {
+    /// The first chunk between two (inclusive) that is to be recorded.
+    pub(super) fn next(&self, from: Key, to: Key) -> Option<Key> {
         let range = (Bound::Included(from), Bound::Included(to));
-        let ready = self.ready.range(range).next().map(|&key| (key, true));
-        let dirty = self.dirty.range(range).next().map(|&key| (key, false));
-        match (ready, dirty) {
-            (Some(ready), Some(dirty)) => Some(ready.min(dirty)),
-            (ready, dirty) => ready.or(dirty),
-        }
+        let firsts = [&self.ready, &self.dirty].map(|set| set.range(range).next().copied());
+        firsts.into_iter().flatten().min()
     }
 
     /// Whether all changes of an object's chunks are recorded.
     pub(super) fn is_quiet(&self, ino: Ino) -> bool {
         self.next((ino, 0), (ino, u64::MAX)).is_none()
-    }
-
-    /// Whether a chunk has changed since it was recorded.
-    pub(super) fn is_unsaid(&self, key: Key) -> bool {
-        self.is_marked(key)
     }
 
     /// Runs that the journal may still name, of no chunk that is there.

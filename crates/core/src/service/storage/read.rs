@@ -132,13 +132,7 @@ impl Future for Reading {
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        if let Some(id) = self.id {
-            // A poisoned lock means that somebody panicked and said so: no second panic here.
-            let Ok(mut state) = self.target.state.lock() else { return };
-            state.flow.iter_mut().for_each(|flow| flow.leave(id));
-            drop(state);
-            self.target.pump();
-        }
+        self.target.give_up(self.id);
     }
 }
 

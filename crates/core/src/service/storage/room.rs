@@ -72,11 +72,6 @@ impl Future for Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        let Some(number) = self.id else { return };
-        // A poisoned lock means that somebody panicked and said so: no second panic here.
-        let Ok(mut state) = self.target.state.lock() else { return };
-        state.flow.iter_mut().for_each(|flow| flow.leave(number));
-        drop(state);
-        self.target.pump();
+        self.target.give_up(self.id);
     }
 }

@@ -4,7 +4,7 @@ use super::arena::CHUNK_BYTES;
 use super::chunk::Key;
 use super::disk::BLOCK_BYTES;
 use super::flow::salt;
-use super::kept::{Entry, Last, Parser};
+use super::kept::{Entry, Last, Origin};
 use super::tier::{Base, QUARTER_BYTES};
 use crate::error::{Code, Error, Result};
 use crate::journal::Sink;
@@ -81,20 +81,18 @@ impl Survey {
         pairs.map(|pair| pair[1].bad(0, "its blocks are another chunk's")).collect()
     }
 
-    fn apply(&mut self, record: &[u8], position: u64) -> Result<()> {
+    fn apply(&mut self, record: &[u8], origin: Origin) -> Result<()> {
         self.records += 1;
-        let mut parser = Parser(record);
-        while let Some(entry) = parser.entry()? {
-            if let Entry::Chunk { key, run, bytes, .. } = entry
-                && self.last.counts(key, position)
-            {
-                self.inline_bytes += bytes.len() as u64;
+        let Survey { last, chunks, inline_bytes, .. } = self;
+        last.replay(record, origin, |entry| {
+            if let Entry::Chunk { key, run, bytes, .. } = entry {
+                *inline_bytes += bytes.len() as u64;
                 if run.block != 0 {
-                    self.chunks.insert(key, run);
+                    chunks.insert(key, run);
                 }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }
 
@@ -108,11 +106,10 @@ impl Sink for Survey {
     }
 
     fn snapshot(&mut self, record: &[u8]) -> Result<()> {
-        self.apply(record, 0)
+        self.apply(record, Origin::Snapshot)
     }
 
     fn record(&mut self, record: &[u8]) -> Result<()> {
-        self.last.replayed += 1;
-        self.apply(record, self.last.replayed)
+        self.apply(record, Origin::Log)
     }
 }

@@ -5,8 +5,12 @@ use super::super::arena::{CHUNK_BYTES, Slot, class_of};
 use super::super::chunk::Key;
 use super::super::disk::{BLOCK_BYTES, DiskError};
 use super::super::tier::{Base, QUARTERS, Queue, Tier, blocks_of};
-use super::*;
+use super::{
+    BUFFERS_MAX, FAILURES_ON_END_MAX, LOOKED_AT_MAX, OVERLAYS_MAX, READS_AHEAD_MAX,
+    WRITE_BYTES_MAX, WRITES_MAX, chunk_of,
+};
 use crate::error::{Code, Error};
+use std::ops::Bound;
 
 /// A chunk on its way to disk.
 #[derive(Debug)]

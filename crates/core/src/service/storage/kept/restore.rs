@@ -1,6 +1,19 @@
 //! Filling an empty target from its journal: what records say, and which of them count.
 
-use super::*;
+use super::super::Target;
+use super::super::arena::CHUNK_BYTES;
+use super::super::chunk::{Chunk, Key};
+use super::super::ledger::Ahead;
+use super::super::space::FIRST_BLOCK;
+use super::super::tier::{Base, QUARTERS};
+use super::{CHUNK, CUT, HEAD, REMOVED, inlined_memory};
+use crate::error::{Code, Error, Result};
+use crate::journal::Sink;
+use crate::layout::Extent;
+use crate::types::{Ino, Now, WallTime};
+use crate::wire::data::{Io, Run, Runs, Witness};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 pub(in super::super) enum Entry<'a> {
     Head { ino: Ino, witness: Witness, cut_epoch: u32 },
@@ -9,7 +22,7 @@ pub(in super::super) enum Entry<'a> {
     Removed { ino: Ino },
 }
 
-pub(in super::super) struct Parser<'a>(pub(in super::super) &'a [u8]);
+struct Parser<'a>(&'a [u8]);
 
 impl<'a> Parser<'a> {
     fn take(&mut self, length: usize) -> Result<&'a [u8]> {
@@ -42,7 +55,7 @@ impl<'a> Parser<'a> {
         Ok(Base { block, length, visible, sums })
     }
 
-    pub(in super::super) fn entry(&mut self) -> Result<Option<Entry<'a>>> {
+    fn entry(&mut self) -> Result<Option<Entry<'a>>> {
         if self.0.is_empty() {
             return Ok(None);
         }
@@ -83,12 +96,19 @@ fn damaged() -> Error {
     Error::because(Code::Damaged, "a record of the target's journal does not parse")
 }
 
+/// Where a record that is read stands.
+#[derive(Clone, Copy)]
+pub(in super::super) enum Origin {
+    Snapshot,
+    Log,
+}
+
 /// Where the log last says what something is. Positions count its records from 1; the snapshot's are
 /// before them all.
 #[derive(Default)]
 pub(in super::super) struct Last {
     foreseen: u64,
-    pub(in super::super) replayed: u64,
+    replayed: u64,
     chunks: BTreeMap<Key, u64>,
     /// Cuts: from which chunk on, and where.
     cuts: BTreeMap<Ino, Vec<(u64, u64)>>,
@@ -119,8 +139,36 @@ impl Last {
         Ok(())
     }
 
+    /// Hands on what counts of the next record: heads of objects, and chunks.
+    pub(in super::super) fn replay<'r>(
+        &mut self,
+        record: &'r [u8],
+        origin: Origin,
+        mut take: impl FnMut(Entry<'r>) -> Result<()>,
+    ) -> Result<()> {
+        let position = match origin {
+            Origin::Snapshot => 0,
+            Origin::Log => {
+                self.replayed += 1;
+                self.replayed
+            }
+        };
+        let mut parser = Parser(record);
+        while let Some(entry) = parser.entry()? {
+            let counts = match entry {
+                Entry::Head { ino, .. } => self.exists(ino, position),
+                Entry::Chunk { key, .. } => self.counts(key, position),
+                Entry::Cut { .. } | Entry::Removed { .. } => false,
+            };
+            if counts {
+                take(entry)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether what is said of a chunk is the last that is.
-    pub(in super::super) fn counts(&self, (ino, index): Key, position: u64) -> bool {
+    fn counts(&self, (ino, index): Key, position: u64) -> bool {
         let cut = |&(first, at): &(u64, u64)| first <= index && at > position;
         self.chunks.get(&(ino, index)).is_none_or(|&last| last == position)
             && self.exists(ino, position)
@@ -149,23 +197,28 @@ impl<'a> Restore<'a> {
         Restore { target, progress, last: Last::default(), heads: BTreeMap::new() }
     }
 
-    fn apply(&mut self, record: &[u8], position: u64) -> Result<()> {
-        let mut parser = Parser(record);
-        while let Some(entry) = parser.entry()? {
-            match entry {
-                Entry::Head { ino, witness, cut_epoch } if self.last.exists(ino, position) => {
-                    self.heads.insert(ino, (witness, cut_epoch));
-                }
-                Entry::Chunk { key, run, ranges, bytes } if self.last.counts(key, position) => {
-                    self.restore(key, run, &ranges, bytes)?;
-                }
-                _ => {}
+    fn apply(&mut self, record: &[u8], origin: Origin) -> Result<()> {
+        let Restore { target, last, heads, .. } = self;
+        last.replay(record, origin, |entry| match entry {
+            Entry::Head { ino, witness, cut_epoch } => {
+                heads.insert(ino, (witness, cut_epoch));
+                Ok(())
             }
-        }
-        Ok(())
+            Entry::Chunk { key, run, ranges, bytes } => target.restore(key, run, &ranges, bytes),
+            Entry::Cut { .. } | Entry::Removed { .. } => Ok(()),
+        })
     }
+}
 
-    fn restore(&self, key: Key, run: Base, ranges: &[(u32, u32)], bytes: &[u8]) -> Result<()> {
+impl Target {
+    /// A chunk comes back.
+    fn restore(
+        self: &Arc<Target>,
+        key: Key,
+        run: Base,
+        ranges: &[(u32, u32)],
+        bytes: &[u8],
+    ) -> Result<()> {
         let (ino, index) = key;
         if index > crate::layout::FILE_SIZE_MAX / CHUNK_BYTES as u64 {
             return Err(damaged());
@@ -184,12 +237,12 @@ impl<'a> Restore<'a> {
             }
             _ => Runs::List { runs: ranges.iter().map(extent).collect(), length: bytes.len() },
         };
-        let member = self.target.member();
+        let member = self.member();
         let io = Io { ino, member, map_epoch: u32::MAX, generation: 0, epoch: 0, runs };
-        let mut ticket = self.target.begin_write(Now::default(), &io)?;
+        let mut ticket = self.begin_write(Now::default(), &io)?;
         ticket.fill(bytes);
         ticket.commit(Now::default())?;
-        let mut state = self.target.lock();
+        let mut state = self.lock();
         let id = state.chunk(key).map_or(0, |chunk| chunk.record);
         let with = |ahead: Ahead, &(start, length): &(u32, u32)| ahead.with(start, start + length);
         let ahead = ranges.iter().fold(Ahead::NONE, with);
@@ -200,7 +253,7 @@ impl<'a> Restore<'a> {
 
     /// The chunk is on disk.
     fn adopt(&self, key: Key, run: Base) -> Result<()> {
-        let mut state = self.target.lock();
+        let mut state = self.lock();
         let (object, store) = state.object(key.0);
         let mut free = true;
         object.change(store, key, |store, old| {
@@ -245,12 +298,11 @@ impl Sink for Restore<'_> {
     }
 
     fn snapshot(&mut self, record: &[u8]) -> Result<()> {
-        self.apply(record, 0)
+        self.apply(record, Origin::Snapshot)
     }
 
     fn record(&mut self, record: &[u8]) -> Result<()> {
-        self.last.replayed += 1;
-        self.apply(record, self.last.replayed)
+        self.apply(record, Origin::Log)
     }
 
     fn progress(&mut self, done: u64, all: u64) {
