@@ -67,14 +67,7 @@ impl Crowd {
         (0..self.servers).for_each(|_| world.hosts.push(server_host()));
         (0..=hosts).for_each(|_| world.hosts.push(Host::new(HOST_BYTES_PER_MS, 0)));
         let memory = (2 * self.clients * 64 * 1024 / self.servers).max(16 << 20);
-        let equipment = Equipment {
-            targets: 1,
-            memory,
-            metadata_memory: 256 << 20,
-            store_us: 0,
-            disk: None,
-            faults: None,
-        };
+        let equipment = Equipment { memory, metadata_memory: 256 << 20, ..Equipment::default() };
         (0..self.servers).for_each(|server| world.start_server(server, equipment.clone()));
         let mut sim = Sim::new(world);
         let options = FsOptions { timing, transfer_size: 1 << 20 };

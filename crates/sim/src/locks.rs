@@ -150,15 +150,7 @@ fn history(seed: u64) {
     let mut world = World::new(rng.fork(), timing.clone(), Planted::default(), false);
     (0..=CLIENTS).for_each(|_| world.hosts.push(Host::new(1_000_000, 0)));
     let store_us = if rng.chance(50) { 2_000 } else { 0 };
-    let equipment = Equipment {
-        targets: 1,
-        memory: 4 << 20,
-        metadata_memory: 1 << 20,
-        store_us,
-        disk: None,
-        faults: None,
-    };
-    world.start_server(0, equipment);
+    world.start_server(0, Equipment { store_us, ..Equipment::default() });
     let streams = rng.between(1, 2) as usize;
     let clients: Vec<usize> = (1..=CLIENTS).map(|host| world.start_client(host, streams)).collect();
     world.places = clients.clone();

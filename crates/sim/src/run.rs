@@ -243,8 +243,7 @@ impl History {
             memory: *rng.pick(&[1 << 19, 1 << 20, 4 << 20, 4 << 20]),
             metadata_memory: 8 << 20,
             store_us: *rng.pick(&[0, 50, 2000]),
-            disk: None,
-            faults: None,
+            ..Equipment::default()
         };
         // Of a sequence of their own: with disks or without, the rest of a seed is the same.
         let mut disks = Rng::new(plan.seed ^ 0xd15c);

@@ -42,15 +42,7 @@ impl Stage {
         };
         let mut world = World::new(Rng::new(1), timing.clone(), Planted::default(), false);
         (0..4).for_each(|_| world.hosts.push(Host::new(1_000_000, 0)));
-        let equipment = Equipment {
-            targets: 1,
-            memory: 4 << 20,
-            metadata_memory: 1 << 20,
-            store_us: 0,
-            disk: None,
-            faults: None,
-        };
-        let mut equipment = [equipment.clone(), equipment];
+        let mut equipment = [Equipment::default(), Equipment::default()];
         change(&mut equipment);
         for (server, equipment) in equipment.into_iter().enumerate() {
             world.start_server(server, equipment);

@@ -43,6 +43,20 @@ pub(crate) struct Equipment {
     pub(crate) faults: Option<Faults>,
 }
 
+/// One small target, and nothing slow or broken.
+impl Default for Equipment {
+    fn default() -> Equipment {
+        Equipment {
+            targets: 1,
+            memory: 4 << 20,
+            metadata_memory: 1 << 20,
+            store_us: 0,
+            disk: None,
+            faults: None,
+        }
+    }
+}
+
 /// Room on a target's disk: blocks.
 const DISK_BLOCKS: u64 = 16 << 10;
 
