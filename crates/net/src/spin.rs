@@ -31,9 +31,7 @@ impl Spin {
         if limit.is_zero() {
             return 0;
         }
-        let credit = self.credit.load(Relaxed);
-        if credit < 0 {
-            self.credit.store(credit + 1, Relaxed);
+        if !self.pays() {
             return 0;
         }
         let start = Instant::now();
@@ -43,15 +41,33 @@ impl Spin {
         loop {
             let found = look();
             if found != 0 {
-                self.credit.store((credit + 1).min(CREDIT_MAX), Relaxed);
+                self.learn(true);
                 return found;
             }
             if start.elapsed() >= limit {
-                let left = credit - VAIN_COST;
-                self.credit.store(if left < 0 { -CREDIT_MAX } else { left }, Relaxed);
+                self.learn(false);
                 return 0;
             }
         }
+    }
+
+    /// Whether looking has paid lately; where it has not, counts a wait that passes by.
+    fn pays(&self) -> bool {
+        let credit = self.credit.load(Relaxed);
+        if credit < 0 {
+            self.credit.store(credit + 1, Relaxed);
+        }
+        credit >= 0
+    }
+
+    fn learn(&self, paid: bool) {
+        let credit = self.credit.load(Relaxed);
+        let credit = match paid {
+            true => (credit + 1).min(CREDIT_MAX),
+            false if credit < VAIN_COST => -CREDIT_MAX,
+            false => credit - VAIN_COST,
+        };
+        self.credit.store(credit, Relaxed);
     }
 }
 
@@ -122,28 +138,21 @@ fn parse(text: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
 
-    const LIMIT: Duration = Duration::from_micros(20);
-
-    /// Looks until it is tried, for a test may run on a machine that is crowded now.
-    fn tries(spin: &Spin, waits: usize, found: i32) -> usize {
-        let mut tried = 0;
-        for _ in 0..waits {
-            let mut looked = false;
-            spin.look(LIMIT, || {
-                looked = true;
-                found
-            });
-            tried += usize::from(looked);
-        }
-        tried
+    /// Of so many waits, those that are tried, if each goes like this.
+    fn tried(spin: &Spin, waits: usize, paid: bool) -> usize {
+        let tries = (0..waits).filter(|_| spin.pays());
+        tries.inspect(|_| spin.learn(paid)).count()
     }
 
     #[test]
     fn looking_in_vain_is_given_up_for_most_waits() {
         let spin = Spin::default();
-        spin.credit.store(CREDIT_MAX, Relaxed);
+        assert_eq!(tried(&spin, 100, true), 100);
         // Five in vain use the credit up; then it is tried once in seventeen.
-        assert!(tries(&spin, 5 + 10 * 17, 0) <= 5 + 10);
+        assert_eq!(tried(&spin, 5 + 10 * 17, false), 5 + 10);
+        // One that pays is enough to go on.
+        assert_eq!(tried(&spin, 17, true), 1);
+        assert_eq!(tried(&spin, 100, true), 100);
     }
 
     #[test]

@@ -405,6 +405,27 @@ fn advance(slices: &mut [Slice], first: &mut usize, length: usize) {
     }
 }
 
+/// Copies a small slice behind others, which do not move for it; gives its copy. None: there is no
+/// room left.
+///
+/// # Safety
+/// The slice's memory must be valid.
+unsafe fn stage(staged: &mut Vec<u8>, slice: Slice) -> Option<Slice> {
+    let at = staged.len();
+    if at + slice.length > STAGED_BYTES {
+        return None;
+    }
+    // All of it is taken with the first slice.
+    staged.reserve_exact(STAGED_BYTES - at);
+    let pointer = staged.as_mut_ptr().wrapping_add(at);
+    // SAFETY: the caller promises valid memory; there is room for as many bytes.
+    unsafe {
+        pointer.copy_from_nonoverlapping(slice.pointer, slice.length);
+        staged.set_len(at + slice.length);
+    }
+    Some(Slice { pointer, ..slice })
+}
+
 fn set_option(stream: &TcpStream, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
     // SAFETY: a valid socket and a valid integer.
     let result = unsafe {
@@ -455,19 +476,11 @@ impl<P: Payload> Link<P> for TcpLink<P> {
                     (gone, next) = (0, next + 1);
                     if rest.length > 0 {
                         if list && rest.length < SMALL_BYTES {
-                            if staged.len() + rest.length > STAGED_BYTES {
+                            // SAFETY: whoever made the payload keeps its memory valid until it is sent.
+                            let Some(there) = (unsafe { stage(&mut staged, rest) }) else {
                                 break 'frames;
-                            }
-                            staged.reserve_exact(STAGED_BYTES - staged.len());
-                            let at = staged.len();
-                            let to = staged.as_mut_ptr().wrapping_add(at);
-                            // SAFETY: whoever made the payload keeps its memory valid until it is
-                            // sent; room for as many bytes was just made.
-                            unsafe {
-                                to.copy_from_nonoverlapping(rest.pointer, rest.length);
-                                staged.set_len(at + rest.length);
-                            }
-                            rest.pointer = to;
+                            };
+                            rest = there;
                         }
                         let (iov_base, iov_len) = (rest.pointer.cast(), rest.length);
                         let count = self.scratch.len();
