@@ -186,7 +186,7 @@ pub(crate) struct Times {
     pub(crate) busy_retry: u64,
 
     /// How long one who waits looks again before it sleeps, where processors are idle; 0us: never
-    #[arg(long, value_name = "TIME", value_parser = size::parse_us, default_value = format!("{}us", Timing::default().spin_us), hide_short_help = true)]
+    #[arg(long, value_name = "TIME", value_parser = size::parse_us, default_value = size::show_us(Timing::default().spin_us), hide_short_help = true)]
     pub(crate) spin: u64,
 }
 
@@ -221,21 +221,20 @@ impl Times {
 
     /// The options that say this timing.
     pub(crate) fn options(timing: &Timing) -> Vec<String> {
-        let mut options = vec![format!("--spin={}us", timing.spin_us)];
-        options.extend(
-            [
-                ("heartbeat", timing.heartbeat_ms),
-                ("silence", timing.silence_ms_max),
-                ("reconnect", timing.reconnect_ms),
-                ("lease", timing.lease_ms),
-                ("renew", timing.renew_ms),
-                ("capability", timing.capability_ms),
-                ("busy", timing.busy_ms_max),
-                ("busy-retry", timing.busy_retry_ms),
-            ]
-            .map(|(name, ms)| format!("--{name}={}", size::show_ms(ms))),
-        );
-        options
+        [
+            ("heartbeat", size::show_ms(timing.heartbeat_ms)),
+            ("silence", size::show_ms(timing.silence_ms_max)),
+            ("reconnect", size::show_ms(timing.reconnect_ms)),
+            ("lease", size::show_ms(timing.lease_ms)),
+            ("renew", size::show_ms(timing.renew_ms)),
+            ("capability", size::show_ms(timing.capability_ms)),
+            ("busy", size::show_ms(timing.busy_ms_max)),
+            ("busy-retry", size::show_ms(timing.busy_retry_ms)),
+            ("spin", size::show_us(timing.spin_us)),
+        ]
+        .into_iter()
+        .map(|(name, time)| format!("--{name}={time}"))
+        .collect()
     }
 }
 

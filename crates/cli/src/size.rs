@@ -75,6 +75,11 @@ pub(crate) fn parse_us(text: &str) -> Result<u64, String> {
     }
 }
 
+/// What [`parse_us`] reads.
+pub(crate) fn show_us(us: u64) -> String {
+    format!("{us}us")
+}
+
 /// `500ms`, `8s`, `5m`: what [`parse_ms`] reads.
 pub(crate) fn show_ms(ms: u64) -> String {
     for (unit, scale) in [("h", 3_600_000), ("m", 60_000), ("s", 1_000)] {

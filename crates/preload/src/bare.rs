@@ -2,6 +2,7 @@
 //! is buffered (Node.js asks so for attributes).
 
 use crate::before::jumping;
+use crate::real::look_up;
 use crate::{buffer, process};
 use libc::{c_long, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -10,9 +11,7 @@ static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Looks up what stands behind us.
 pub(crate) fn find() {
-    // SAFETY: a symbol's name, ended by a NUL.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, c"syscall".as_ptr()) };
-    REAL.store(found, Ordering::Release);
+    look_up(&REAL, "syscall\0");
 }
 
 /// What is done before the call; gives the function that does it. This library's own calls, and those

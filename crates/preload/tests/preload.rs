@@ -47,7 +47,6 @@ fn timing() -> Timing {
         silence_ms_max: 2_000,
         reconnect_ms: 50,
         busy_ms_max: 5_000,
-        spin_us: 50,
         ..Timing::default()
     }
 }

@@ -21,7 +21,6 @@ pub(crate) fn timing() -> Timing {
         silence_ms_max: 1_500,
         reconnect_ms: 50,
         busy_ms_max: 5_000,
-        spin_us: 50,
         ..Timing::default()
     }
 }
