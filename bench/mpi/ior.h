@@ -1,0 +1,92 @@
+/* ior.h - what IOR does, through any library that has parallel files of arrays: each rank writes its part of one
+ * array of 64-bit integers in transfers, then reads it back; open, I/O and close apart.
+ *
+ *     mpirun -n N PROGRAM --file FILE [--transfer 1M] [--total 64M] [--collective 0|1|2|all] [--chunk 0] [--repeats 5]
+ *
+ * --total: bytes of one rank. --chunk: the array is chunked, so many bytes each. --collective 2: independent, but
+ * after a reduction that keeps the ranks in step, as collective calls of the libraries make one; all: the three in
+ * turns, as cases. */
+#ifndef IOR_H
+#define IOR_H
+
+#include "common.h"
+
+/* One library. Each function ends the program if it fails. Counts are of integers. */
+struct library {
+    const char *bench; /* as the lines of output have it */
+    void (*make)(const char *name, size_t whole, size_t chunk);
+    void (*open)(const char *name);
+    void (*set_collective)(int collective); /* of the file that is open */
+    void (*move)(int reading, size_t at, size_t count, long long *data);
+    void (*close)(void);
+};
+
+/* The seconds of one way. */
+struct ior_times {
+    double open, move, close;
+};
+
+/* A rank's part of the array. */
+struct ior_part {
+    size_t first, transfer, count, whole; /* integers, but count: transfers */
+    unsigned char *data;
+};
+
+enum { MODE_INDEPENDENT, MODE_COLLECTIVE, MODE_IN_STEP, modes_all };
+
+static struct ior_times ior_way(const struct library *library, const char *name, size_t chunk, const struct ior_part *part, int mode, int reading)
+{
+    struct ior_times times;
+    double t = start();
+    if (reading) library->open(name);
+    else library->make(name, part->whole, chunk);
+    library->set_collective(mode == MODE_COLLECTIVE);
+    times.open = took(t);
+    t = start();
+    for (size_t i = 0; i < part->count; i++) {
+        int same;
+        if (mode == MODE_IN_STEP) MPI_Allreduce(&mode, &same, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+        library->move(reading, part->first + i * part->transfer, part->transfer, (long long *)(void *)part->data + i * part->transfer);
+    }
+    times.move = took(t);
+    t = start();
+    library->close();
+    times.close = took(t);
+    return times;
+}
+
+static int ior(int argc, char **argv, const struct library *library)
+{
+    begin(&argc, &argv);
+    const char *name = option(argc, argv, "file", NULL), *modes = option(argc, argv, "collective", "0");
+    size_t transfer = (size_t)bytes_of(option(argc, argv, "transfer", "1M")) / 8, total = (size_t)bytes_of(option(argc, argv, "total", "64M")) / 8;
+    size_t chunk = (size_t)bytes_of(option(argc, argv, "chunk", "0")) / 8;
+    int repeats = atoi(option(argc, argv, "repeats", "5")), kinds = strcmp(modes, "all") == 0 ? modes_all : 1;
+    if (!name || transfer == 0) stop("usage: --file FILE ...");
+    struct ior_part part = {.transfer = transfer, .count = total / transfer > 0 ? total / transfer : 1};
+    size_t mine = part.count * transfer;
+    part.first = (size_t)rank * mine;
+    part.whole = mine * (size_t)ranks;
+    part.data = malloc(mine * 8);
+    if (!part.data) stop("no memory");
+    for (int round = 0; round < (repeats + 1) * kinds; round++) {
+        int turn = round / kinds, mode = kinds > 1 ? round % kinds : atoi(modes);
+        for (int reading = 0; reading < 2; reading++) {
+            if (reading) memset(part.data, 0, mine * 8);
+            else fill(part.data, (long long)part.first * 8, (long long)mine * 8, turn);
+            struct ior_times t = ior_way(library, name, chunk, &part, mode, reading);
+            if (reading) verify(part.data, (long long)part.first * 8, (long long)mine * 8, turn, "read");
+            /* The first turn warms up. */
+            if (turn == 0 || rank != 0) continue;
+            double bytes = (double)part.whole * 8;
+            printf("{\"bench\": \"%s\", \"case\": %d, \"op\": \"%s\", \"ranks\": %d, \"rate\": %.0f, \"rate_with_open\": %.0f, \"open_s\": %.6f, \"io_s\": %.6f, \"close_s\": %.6f}\n",
+                   library->bench, kinds > 1 ? mode : 0, reading ? "read" : "write", ranks, bytes / t.move, bytes / (t.open + t.move + t.close), t.open, t.move,
+                   t.close);
+        }
+    }
+    free(part.data);
+    MPI_Finalize();
+    return 0;
+}
+
+#endif
