@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-BLKIO = "/sys/fs/cgroup/blkio"
+from machine import Group
 
 
 def number_of(path):
@@ -21,41 +21,23 @@ def number_of(path):
     return name
 
 
-class Group:
+class Limits(Group):
     """A cgroup whose members read and write some devices no faster than so many bytes a second, each way.
 
-    Of version 1 (blkio) or 2 (io), whichever the machine has. It also counts what they move."""
+    It also counts what they move."""
 
     def __init__(self, limits):
-        self.old = os.path.isdir(BLKIO)
-        parent = BLKIO if self.old else "/sys/fs/cgroup"
-        self.path = os.path.join(parent, f"weir-bench-{os.getpid()}-{id(self)}")
-        if not self.old:
-            self._write(parent, "cgroup.subtree_control", "+io")
-        os.mkdir(self.path)
+        super().__init__("blkio", "io")
         try:
             for device, rate in limits.items():
                 if self.old:
                     for way in ("read", "write"):
-                        self._write(self.path, f"blkio.throttle.{way}_bps_device", f"{device} {rate}")
+                        self.set(f"blkio.throttle.{way}_bps_device", f"{device} {rate}")
                 else:
-                    self._write(self.path, "io.max", f"{device} rbps={rate} wbps={rate}")
+                    self.set("io.max", f"{device} rbps={rate} wbps={rate}")
         except OSError:
             self.close()
             raise
-
-    @staticmethod
-    def _write(directory, name, text):
-        with open(os.path.join(directory, name), "w", encoding="ascii") as file:
-            file.write(text)
-
-    def enter(self):
-        """For a child between fork and exec."""
-        self._write(self.path, "cgroup.procs", str(os.getpid()))
-
-    def close(self):
-        with contextlib.suppress(OSError):
-            os.rmdir(self.path)
 
     def words(self):
         return "cgroup version 1, blkio.throttle" if self.old else "cgroup version 2, io.max"
@@ -65,7 +47,7 @@ class Group:
 def limited(limits):
     """A group, or none with the reason why."""
     try:
-        group = Group(limits)
+        group = Limits(limits)
     except OSError as error:
         yield None, f"{error.strerror} ({error.filename})"
         return
