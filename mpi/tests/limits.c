@@ -190,6 +190,7 @@ static void more_than_int(void)
     MPI_Datatype mib, repeated;
     MPI_Type_contiguous(1 << 20, MPI_BYTE, &mib);
     MPI_Type_create_hvector(2560, 1, 0, mib, &repeated);
+    MPI_Type_commit(&mib);
     MPI_Type_commit(&repeated);
     stamp_fill(block, 0, sizeof block, 8);
     if (rank == size - 1) {
