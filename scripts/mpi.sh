@@ -77,7 +77,8 @@ mpi_use() {
         mpicc=mpicc.mpich mpifort=mpifort.mpich mpirun=(mpirun.mpich)
         ;;
     openmpi)
-        mpicc=mpicc.openmpi mpifort=mpifort.openmpi mpirun=(mpirun.openmpi --oversubscribe)
+        mpicc=mpicc.openmpi mpifort=mpifort.openmpi
+        mpirun=("$PWD/scripts/mpirun-that-ends" mpirun.openmpi --oversubscribe)
         # Debian's mpi4py and h5py are of this one.
         mpipython=(/usr/bin/python3)
         ;;

@@ -10,6 +10,7 @@
 //! are within the tolerance of 5 % that a stated memory has.
 
 use super::memory::Memory;
+use super::scatter;
 use crate::slice::Slice;
 use std::fmt;
 
@@ -28,6 +29,8 @@ const RECENT_MAX: usize = 32;
 const BLOCKS_MAX: usize = (u32::MAX / UNITS) as usize;
 const UNITS: u32 = (CHUNK_BYTES / SLOT_BYTES[0]) as u32;
 const NONE: u32 = u32::MAX;
+/// Less than this is copied in the ordinary way: it may be wanted again soon, and is quickly done.
+const SCATTERED_BYTES_MIN: usize = 8 * 1024;
 
 /// The smallest class whose slots hold `length` bytes.
 pub(super) fn class_of(length: usize) -> u8 {
@@ -43,6 +46,15 @@ impl Slot {
     fn block(self) -> u32 {
         self.0 / UNITS
     }
+}
+
+/// A part of one slot that goes to another: from byte `from_at` to byte `to_at`, `n` bytes.
+#[derive(Clone, Copy)]
+pub(super) struct Move {
+    pub(super) from_at: usize,
+    pub(super) to: Slot,
+    pub(super) to_at: usize,
+    pub(super) n: usize,
 }
 
 struct Block {
@@ -357,14 +369,32 @@ impl Arena {
 
     /// Copies between two slots. The caller holds all references to `to`.
     pub(super) fn copy(&mut self, from: Slot, from_at: usize, to: Slot, to_at: usize, n: usize) {
-        assert!(from != to && from_at + n <= self.size(from) && to_at + n <= self.size(to));
-        if n > 0 {
-            let (from, to) = (self.pointer(from, from_at), self.pointer(to, to_at));
-            // SAFETY: both ranges lie within their own slots (asserted), which do not overlap. Nobody
-            // reads or writes `to` meanwhile: its only references are the caller's. Nobody writes
-            // `from`: it is in a map or belongs to a ticket that is being committed.
-            unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
+        let (from, to) = self.ends(from, Move { from_at, to, to_at, n });
+        // SAFETY: both ranges lie within their own slots, which do not overlap. Nobody reads or writes
+        // `to` meanwhile: its only references are the caller's. Nobody writes `from`: it is in a map
+        // or belongs to a ticket that is being committed.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
+    }
+
+    /// The same for many parts of a slot, of so many bytes in all, that go to memory which was
+    /// probably not touched lately.
+    pub(super) fn scatter(&mut self, from: Slot, n: usize, moves: impl Iterator<Item = Move>) {
+        if n < SCATTERED_BYTES_MIN {
+            return moves.for_each(|one| self.copy(from, one.from_at, one.to, one.to_at, one.n));
         }
+        for one in moves {
+            let (from, to) = self.ends(from, one);
+            // SAFETY: as for `copy`.
+            unsafe { scatter::copy_past_caches(from, to, one.n) };
+        }
+        scatter::settle();
+    }
+
+    /// Checked addresses. An empty part may lie behind the end.
+    fn ends(&self, from: Slot, one: Move) -> (*const u8, *mut u8) {
+        let Move { from_at, to, to_at, n } = one;
+        assert!(from != to && from_at + n <= self.size(from) && to_at + n <= self.size(to));
+        (self.pointer(from, 0).wrapping_add(from_at), self.pointer(to, 0).wrapping_add(to_at))
     }
 
     /// Zeroes a part of a slot. The caller holds all references to it.

@@ -5,7 +5,7 @@
 //! always be stored without further memory, whatever happened to the chunk meanwhile. Pieces are
 //! *folded* into one slot as soon as that is possible and worth it.
 
-use super::arena::{Arena, CHUNK_BYTES, CLASSES, SLOT_BYTES, Slot, WHOLE, class_of};
+use super::arena::{Arena, CHUNK_BYTES, CLASSES, Move, SLOT_BYTES, Slot, WHOLE, class_of};
 use super::disk::BLOCK_BYTES;
 use super::tier::{RECORD_COST, Tier};
 use crate::types::Ino;
@@ -79,6 +79,11 @@ pub(super) struct Piece {
 impl Piece {
     pub(super) fn length(&self) -> usize {
         (self.end - self.start) as usize
+    }
+
+    /// How it is copied to byte `at` of a slot.
+    fn move_to(&self, to: Slot, at: u32) -> Move {
+        Move { from_at: self.at as usize, to, to_at: at as usize, n: self.length() }
     }
 
     /// The part of it within `start..end`.
@@ -377,10 +382,8 @@ impl Chunks {
             if !within || !(cheap || tight) || self.arena.references(old_slot) > 1 {
                 return false;
             }
-            for piece in fresh {
-                let (at, start) = (piece.at as usize, piece.start as usize);
-                self.arena.copy(slot, at, old_slot, start, piece.length());
-            }
+            let moves = fresh.iter().map(|piece| piece.move_to(old_slot, piece.start));
+            self.arena.scatter(slot, length, moves);
         } else if old.place == Place::Disk {
             return false;
         } else {
@@ -399,10 +402,10 @@ impl Chunks {
             if homes.iter().any(|home| shared.contains(&home.slot)) {
                 return false;
             }
-            for (piece, home) in fresh.iter().zip(homes) {
-                let to = (home.at + (piece.start - home.start)) as usize;
-                self.arena.copy(slot, piece.at as usize, home.slot, to, piece.length());
-            }
+            let moves = fresh.iter().zip(homes).map(|(piece, home)| {
+                piece.move_to(home.slot, home.at + (piece.start - home.start))
+            });
+            self.arena.scatter(slot, length, moves);
         }
         self.arena.release(slot);
         true

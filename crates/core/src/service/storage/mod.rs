@@ -26,6 +26,7 @@ mod ledger;
 mod memory;
 mod read;
 mod room;
+mod scatter;
 mod space;
 mod survey;
 #[cfg(test)]
