@@ -31,6 +31,13 @@ const BLOCK_SIZE: u32 = 4096;
 const INODE_BYTES: u64 = 1024;
 /// Asked for by the kernel before writes; we have none, and need not ask the pool each time.
 const CAPABILITY_XATTR: &[u8] = b"security.capability";
+
+/// Whether an extended attribute is of a kind that is never kept here, which is then said without a
+/// question to the pool. `ls -l` and the like ask for SELinux's label of every entry, but no more
+/// once they have heard that there is no such thing; where SELinux rules, it answers itself.
+fn never_kept(name: &[u8]) -> bool {
+    name == b"security.selinux" || name.starts_with(b"system.")
+}
 /// What a rename may be asked to be.
 const RENAME_NO_REPLACE: u32 = libc::RENAME_NOREPLACE;
 const RENAME_EXCHANGE: u32 = libc::RENAME_EXCHANGE;
@@ -179,7 +186,7 @@ impl Shared {
             // The metadata service has committed each change before it answers.
             Asked::SyncDirectory => reply.ok(),
             Asked::StatFs => self.space(reply),
-            Asked::SetXattr { name, .. } if name == CAPABILITY_XATTR => {
+            Asked::SetXattr { name, .. } if name == CAPABILITY_XATTR || never_kept(name) => {
                 reply.error(Errno::EOPNOTSUPP);
             }
             Asked::SetXattr { name, value, flags } => {
@@ -192,6 +199,7 @@ impl Shared {
             Asked::GetXattr { name, .. } if name == CAPABILITY_XATTR => {
                 reply.error(Errno::ENODATA);
             }
+            Asked::GetXattr { name, .. } if never_kept(name) => reply.error(Errno::EOPNOTSUPP),
             Asked::GetXattr { name, size } => {
                 let who = self.who(request);
                 let get = self.fs().xattr(&who, ino, name);

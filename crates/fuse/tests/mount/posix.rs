@@ -513,6 +513,32 @@ fn extended_attributes_are_kept() {
     });
 }
 
+/// `ls -l` asks for SELinux's label of each entry, until it hears that there is no such thing here.
+#[test]
+fn what_is_never_kept_is_said_so() {
+    on_mount(|mount| {
+        fs::write(mount.join("f"), b"").unwrap();
+        let path = c_path(&mount.join("f"));
+        for name in [c"security.selinux", c"system.nfs4_acl", c"system.posix_acl_access"] {
+            let mut value = [0u8; 64];
+            // SAFETY: strings end with a NUL, and there is room for as much as is said.
+            let got = unsafe {
+                let data = value.as_mut_ptr().cast();
+                libc::getxattr(path.as_ptr(), name.as_ptr(), data, value.len())
+            };
+            assert_eq!(errno(check(got as libc::c_int)), libc::EOPNOTSUPP, "{name:?}");
+            if name == c"system.posix_acl_access" {
+                // The kernel looks itself at what is to be set.
+                continue;
+            }
+            // SAFETY: as above.
+            let set =
+                unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), c"x".as_ptr().cast(), 1, 0) };
+            assert_eq!(errno(check(set)), libc::EOPNOTSUPP, "{name:?}");
+        }
+    });
+}
+
 #[test]
 fn statfs_tells_what_fits() {
     on_mount(|mount| {
