@@ -66,7 +66,8 @@ pub(crate) fn up(options: &args::Up) -> Outcome<u8> {
     }
     let _signals = Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     PoolDirectory::sweep();
-    let (directory, secret) = PoolDirectory::make(&options.name, plan.secret()?)?;
+    let file = forming(options, &plan)?;
+    let (directory, secret) = PoolDirectory::make(plan.secret()?, &file)?;
     let result = bring_up(options, &plan, &directory, &secret, None);
     came_up(options, &plan, &directory, result)
 }
@@ -115,6 +116,21 @@ fn came_up(
     Ok(0)
 }
 
+/// What is said of a pool that this process begins to form.
+fn forming(options: &args::Up, plan: &Plan) -> Outcome<PoolFile> {
+    Ok(PoolFile {
+        name: options.name.clone(),
+        servers: Vec::new(),
+        owns_servers: true,
+        keeper: Some(Process::me()?),
+        processes: Vec::new(),
+        mounts: Vec::new(),
+        made: Vec::new(),
+        connections: options.servers.wire.connections.map(usize::from),
+        timing: plan.timing.clone(),
+    })
+}
+
 fn bring_up(
     options: &args::Up,
     plan: &Plan,
@@ -122,16 +138,7 @@ fn bring_up(
     secret: &Secret,
     kept: Option<&KeptFile>,
 ) -> Outcome<Access> {
-    let mut file = PoolFile {
-        name: options.name.clone(),
-        servers: Vec::new(),
-        owns_servers: true,
-        keeper: Some(Process::me()?),
-        processes: Vec::new(),
-        mounts: Vec::new(),
-        connections: options.servers.wire.connections.map(usize::from),
-        timing: plan.timing.clone(),
-    };
+    let mut file = forming(options, plan)?;
     directory.write(&file)?;
     if let Some(servers) = plan.running() {
         // Nothing to hold.

@@ -27,6 +27,9 @@ pub(crate) struct PoolFile {
     pub(crate) processes: Vec<Process>,
     /// Where it is mounted, and by whom.
     pub(crate) mounts: Vec<Mounted>,
+    /// Of a run: directories to mount at, inner ones first, that go with it once they are empty.
+    #[serde(default)]
+    pub(crate) made: Vec<PathBuf>,
     /// Connections to each server that were asked for.
     pub(crate) connections: Option<usize>,
     /// The times that it was made with.
@@ -135,7 +138,7 @@ impl PoolDirectory {
         };
         let mut found: Vec<PathBuf> = entries
             .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| path.is_dir())
+            .filter(|path| path.is_dir() && maker(path).is_none())
             .collect();
         found.sort();
         Ok(found.into_iter().map(|path| PoolDirectory { path }).collect())
@@ -177,34 +180,52 @@ impl PoolDirectory {
         self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Makes the directory of a new pool, with a fresh secret or the given one. A stale one of that
-    /// name is removed first.
-    pub(crate) fn make(name: &str, secret: Option<Secret>) -> Outcome<(PoolDirectory, Secret)> {
+    /// Makes the directory of a new pool, with a fresh secret or the given one, and its file: whole
+    /// or not at all. A stale one of that name is removed first.
+    pub(crate) fn make(
+        secret: Option<Secret>,
+        file: &PoolFile,
+    ) -> Outcome<(PoolDirectory, Secret)> {
+        let name = &file.name;
         let home = home()?;
         // Parents of WEIR_HOME are the user's business; they may be shared.
         if let Some(parent) = home.parent() {
             std::fs::create_dir_all(parent)
                 .map_err(|error| Failure::system("make directory", parent.display(), error))?;
         }
+        let pools = home.join("pools");
         private_directory(&home)?;
-        private_directory(&home.join("pools"))?;
+        private_directory(&pools)?;
         let directory = PoolDirectory::of(name)?;
-        for attempt in 0.. {
-            match std::fs::DirBuilder::new().mode(0o700).create(&directory.path) {
-                Ok(()) => break,
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && attempt == 0 => {
-                    directory.remove_if_stale(name)?;
-                }
-                Err(error) => {
-                    return Err(Failure::system("make directory", directory.path.display(), error));
-                }
-            }
-        }
         let secret = match secret {
             Some(secret) => secret,
             None => Secret::from_bytes(sys::random()?),
         };
-        directory.store("secret", format!("{}\n", secret.to_text()).as_bytes())?;
+        // Its name says whose it is: should this process be killed now, another removes it.
+        let fresh = PoolDirectory { path: pools.join(making_name(&Process::me()?)) };
+        let fill = || {
+            private_directory(&fresh.path)?;
+            fresh.store("secret", format!("{}\n", secret.to_text()).as_bytes())?;
+            fresh.write(file)?;
+            for attempt in 0.. {
+                // Replaces an empty directory, and no other.
+                match std::fs::rename(&fresh.path, &directory.path) {
+                    Ok(()) => break,
+                    Err(error)
+                        if error.kind() == std::io::ErrorKind::DirectoryNotEmpty
+                            && attempt == 0 =>
+                    {
+                        directory.remove_if_stale(name)?;
+                    }
+                    Err(error) => {
+                        let path = directory.path.display();
+                        return Err(Failure::system("make directory", path, error));
+                    }
+                }
+            }
+            Ok(())
+        };
+        fill().inspect_err(|_| fresh.clear())?;
         Ok((directory, secret))
     }
 
@@ -222,7 +243,7 @@ impl PoolDirectory {
                 crate::failure::tell(format!(
                     "pool {name} was left behind by servers that are gone; removed"
                 ));
-                self.clear();
+                self.clear_left();
                 Ok(())
             }
             Standing::Up => Err(Failure::say(format!(
@@ -234,15 +255,32 @@ impl PoolDirectory {
         }
     }
 
-    /// Removes what runs left that were killed together with their keepers.
+    /// Removes what runs left that were killed together with their keepers, and what was left by
+    /// whoever was killed while he made a pool's directory or removed it.
     pub(crate) fn sweep() {
-        for directory in PoolDirectory::all().unwrap_or_default() {
-            if directory.name().starts_with("run-")
-                && directory.read().is_ok_and(|file| file.standing() == Standing::Stale)
-            {
-                directory.clear();
+        let Ok(pools) = home().map(|home| home.join("pools")) else { return };
+        for entry in std::fs::read_dir(pools).into_iter().flatten().flatten() {
+            let directory = PoolDirectory { path: entry.path() };
+            match maker(&directory.path) {
+                Some(maker) if maker.lives() => {}
+                Some(_) => directory.clear(),
+                None if !directory.name().starts_with("run-") => {}
+                None => match directory.read() {
+                    Ok(file) if file.standing() == Standing::Stale => directory.clear_left(),
+                    Ok(_) => {}
+                    // Goes if it is empty, which none is that is still in use.
+                    Err(_) => drop(std::fs::remove_dir(&directory.path)),
+                },
             }
         }
+    }
+
+    /// Removes the directory of a pool that is stale, and those that it was to be mounted at.
+    fn clear_left(&self) {
+        for made in self.read().map(|file| file.made).unwrap_or_default() {
+            let _ = std::fs::remove_dir(made);
+        }
+        self.clear();
     }
 
     pub(crate) fn read(&self) -> Outcome<PoolFile> {
@@ -316,7 +354,8 @@ impl PoolDirectory {
         for entry in std::fs::read_dir(&self.path).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            let ours = ["pool.json", "lock"].contains(&&*name)
+            // By `pool.json` others see whose the rest is: it goes last.
+            let ours = name == "lock"
                 || (!kept && ["secret", "kept.json"].contains(&&*name))
                 || name.ends_with(".log")
                 || name.starts_with(".pool.json.")
@@ -333,8 +372,26 @@ impl PoolDirectory {
             let _ = std::fs::remove_dir(entry.path());
         }
         let _ = std::fs::remove_dir(&working);
+        let _ = std::fs::remove_file(self.path.join("pool.json"));
         let _ = std::fs::remove_dir(&self.path);
     }
+}
+
+/// What a directory that is being made is called until it is whole.
+const MAKING: &str = ".making.";
+
+/// The name, until it is whole, of a directory that a process makes.
+fn making_name(Process { pid, start, boot, host }: &Process) -> String {
+    format!("{MAKING}{pid}.{start}.{boot}.{host}")
+}
+
+/// Who makes a directory, if it is one that is being made.
+fn maker(path: &Path) -> Option<Process> {
+    let name = path.file_name()?.to_str()?.strip_prefix(MAKING)?;
+    let mut parts = name.splitn(4, '.');
+    let (pid, start) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let (boot, host) = (parts.next()?.to_owned(), parts.next()?.to_owned());
+    Some(Process { pid, start, boot, host })
 }
 
 impl PoolFile {
@@ -392,6 +449,7 @@ mod tests {
             keeper: keeper.cloned(),
             processes: processes.iter().map(|&p| p.clone()).collect(),
             mounts: Vec::new(),
+            made: Vec::new(),
             connections: None,
             timing: Timing::default(),
         };
@@ -400,5 +458,15 @@ mod tests {
         assert_eq!(file(Some(&gone), &["a:1"], &[&gone]).standing(), Standing::Stale);
         assert_eq!(file(Some(&gone), &["a:1"], &[&me]).standing(), Standing::Up);
         assert_eq!(file(None, &["a:1"], &[]).standing(), Standing::Up);
+    }
+
+    #[test]
+    fn a_directory_in_the_making_says_by_whom() {
+        let me = Process { host: "node-7.example.org".into(), ..Process::me().expect("self") };
+        let path = Path::new("/pools").join(making_name(&me));
+        assert_eq!(maker(&path), Some(me));
+        for other in ["run-1", ".making", ".making.x.1.b.h", ".making.1.2.3"] {
+            assert_eq!(maker(Path::new(other)), None, "{other}");
+        }
     }
 }

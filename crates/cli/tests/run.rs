@@ -502,3 +502,49 @@ fn a_stopped_server_is_an_error_in_time_and_the_run_ends() {
     assert!(done.stderr.contains("server 1 ("), "{}", done.stderr);
     place.nothing_left();
 }
+
+/// Once, a run that was killed in its first tenth of a second left a directory that nobody removed.
+#[test]
+fn the_next_run_removes_what_killed_ones_left() {
+    let place = Place::new();
+    let pools = place.home().join("pools");
+    let mount = place.home().with_file_name("tmp/weir-left/run-1");
+    let made = |path: &std::path::Path| std::fs::create_dir_all(path).expect("made");
+    // Killed while it was removing its directory; while it was making it; and before it mounted.
+    made(&pools.join("run-2"));
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("host");
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("boot");
+    let (host, boot) = (host.trim(), boot.trim());
+    let making = pools.join(format!(".making.1.999999999.{boot}.{host}"));
+    made(&making);
+    place.write(making.join("secret").to_str().expect("utf-8"), "x");
+    made(&mount);
+    made(&pools.join("run-1"));
+    let file = serde_json::json!({
+        "name": "run-1", "servers": [], "owns_servers": true, "processes": [], "mounts": [],
+        "keeper": { "pid": 1, "start": 999_999_999, "boot": boot, "host": host },
+        "made": [mount, mount.parent()], "connections": null,
+    });
+    place.write(pools.join("run-1/pool.json").to_str().expect("utf-8"), file.to_string());
+    // Of another host nothing can be said.
+    let foreign = pools.join(format!(".making.1.1.{boot}.not-{host}"));
+    made(&foreign);
+    assert_eq!(shell(&place, &["--quiet"], "true").status, 0);
+    assert!(foreign.is_dir());
+    std::fs::remove_dir(foreign).expect("removed");
+    place.nothing_left();
+    // And as it happens.
+    for delay_ms in [5, 15, 30, 60, 100] {
+        let child = place.start(&words(&["--", "sleep", "60"]));
+        std::thread::sleep(Duration::from_millis(delay_ms));
+        signal(child.id() as i32, libc::SIGKILL);
+        finish(child);
+        let until = Instant::now() + Duration::from_secs(10);
+        while !place.processes().is_empty() {
+            assert!(Instant::now() < until, "{:?}", place.processes());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    assert_eq!(shell(&place, &["--quiet"], "true").status, 0);
+    place.nothing_left();
+}

@@ -87,7 +87,10 @@ impl<'a> Run<'a> {
             Some(name) => name.clone(),
             None => format!("run-{}", std::process::id()),
         };
-        let (directory, secret) = PoolDirectory::make(&name, wishes.plan.secret()?)?;
+        let made = match options.mount {
+            Some(_) => Vec::new(),
+            None => mount_points(&name),
+        };
         let pool_file = PoolFile {
             name: name.clone(),
             servers: Vec::new(),
@@ -95,9 +98,11 @@ impl<'a> Run<'a> {
             keeper: Some(Process::me()?),
             processes: Vec::new(),
             mounts: Vec::new(),
+            made,
             connections: options.servers.wire.connections.map(usize::from),
             timing: wishes.plan.timing.clone(),
         };
+        let (directory, secret) = PoolDirectory::make(wishes.plan.secret()?, &pool_file)?;
         let mut run = Run {
             options,
             signals,
@@ -113,14 +118,13 @@ impl<'a> Run<'a> {
             alone: options.no_mount,
             bereft: false,
         };
-        run.directory.write(&run.pool_file)?;
         match &options.mount {
             Some(directory) => {
                 run.mount = directory
                     .canonicalize()
                     .map_err(|error| Failure::system("mount", directory.display(), error))?;
             }
-            None => run.make_mount_point(&name)?,
+            None => run.make_mount_point()?,
         }
         // Whether a mount can be had is known soonest: before servers are started.
         if !run.alone {
@@ -158,14 +162,11 @@ impl<'a> Run<'a> {
     }
 
     /// A short path: some programs have room for few characters.
-    fn make_mount_point(&mut self, name: &str) -> Outcome<()> {
-        let base = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
-            Some(runtime) if runtime.is_dir() && state::private_directory(&runtime).is_ok() => {
-                runtime.join("weir")
-            }
-            _ => std::env::temp_dir().join(format!("weir-{}", nix::unistd::Uid::effective())),
+    fn make_mount_point(&mut self) -> Outcome<()> {
+        let [mount, base] = self.pool_file.made.as_slice() else {
+            return Err(Failure::say("make mount point: none is named"));
         };
-        let mount = base.join(name);
+        let (mount, base) = (mount.clone(), base.clone());
         // Another run that ends may remove the base just before we use it.
         let mut tries = 0;
         loop {
@@ -178,8 +179,8 @@ impl<'a> Run<'a> {
                 Err(_) => {}
             }
         }
-        namespace::check_mount_point(&mount)?;
         self.made = vec![mount.clone(), base];
+        namespace::check_mount_point(&mount)?;
         self.mount = mount;
         Ok(())
     }
@@ -718,6 +719,17 @@ impl Drop for Run<'_> {
         }
         self.directory.clear();
     }
+}
+
+/// Where a run mounts that is not told where: the directory, and the one that all such are in.
+fn mount_points(name: &str) -> Vec<PathBuf> {
+    let base = match std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from) {
+        Some(runtime) if runtime.is_dir() && state::private_directory(&runtime).is_ok() => {
+            runtime.join("weir")
+        }
+        _ => std::env::temp_dir().join(format!("weir-{}", nix::unistd::Uid::effective())),
+    };
+    vec![base.join(name), base]
 }
 
 /// An error if we were asked to end before the program was started.
