@@ -3,32 +3,30 @@
 //! All functions are async over one seam, [`Rpc`]; real clients and simulated ones run this code.
 
 mod file;
+mod garbage;
 mod locks;
 mod plan;
+mod survey;
 
 pub use file::{File, Loan};
+use garbage::{Owed, Riders};
 
-use crate::auth::{Capability, ReapOrder};
-use crate::config::{REAP_BATCH_MAX, RIDERS_PER_CALL_MAX, Timing};
+use crate::auth::Capability;
+use crate::config::Timing;
 use crate::error::{Code, Error, Result};
 use crate::layout::{Layout, Member};
 use crate::session::Reply;
 use crate::slice::{Basin, Slice};
-use crate::types::{
-    Attributes, Credentials, Entry, FileKind, Ino, Now, ServerIndex, TargetId, WallTime,
-};
+use crate::types::{Attributes, Credentials, Entry, FileKind, Ino, Now, ServerIndex};
 use crate::wire::control::{ControlReply, ControlRequest, PoolMap, ServerStatus};
 use crate::wire::data::{TargetCall, TargetReply, TargetRequest, Witness};
 use crate::wire::meta::{
-    Changes, LayoutWish, MetaAnswer, MetaCall, MetaReply, MetaRequest, OpenMode, PendingTruncate,
-    Place, Reap, Record, Rider, Settlement, Unsettled,
+    Changes, LayoutWish, MetaAnswer, MetaCall, MetaReply, MetaRequest, OpenMode, Place, Record,
 };
 use crate::wire::{self, Kind};
 use futures_util::future::join_all;
-use std::collections::BTreeSet;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// A request on its way to a server.
 #[derive(Debug)]
@@ -118,14 +116,6 @@ pub struct PoolUsage {
 /// is checked for that.
 const ITSELF: Credentials = Credentials { uid: 0, gid: 0, groups: Vec::new() };
 
-/// Files to free, with leave to do so.
-type Garbage = (Vec<Reap>, ReapOrder);
-
-/// Times that the targets are asked anew because a truncation came between their answers.
-const SURVEYS_MAX: usize = 8;
-/// Orders to free objects that may wait to be sent in one go.
-const GARBAGE_ORDERS_MAX: usize = 64;
-
 /// A pool's file system. Cheap to clone.
 pub struct Fs<R: Rpc> {
     shared: Arc<Shared<R>>,
@@ -141,15 +131,7 @@ struct Shared<R> {
     rpc: R,
     map: PoolMap,
     options: FsOptions,
-    garbage: Mutex<Vec<Garbage>>,
-    /// Whether the metadata service said that it knows of more.
-    garbage_told: AtomicBool,
-    /// What goes with the next request, and of which files.
-    riders: Mutex<Vec<(Ino, Rider)>>,
-    /// How many tasks are freeing objects now.
-    freeing: AtomicUsize,
-    /// Targets of whose disks' failure the metadata service was told, or is about to be.
-    unfit: Mutex<BTreeSet<TargetId>>,
+    owed: Owed,
 }
 
 /// Text of a place, for messages.
@@ -173,18 +155,7 @@ fn unexpected(reply: &MetaReply) -> Error {
 impl<R: Rpc> Fs<R> {
     /// The file system of the pool that `map` describes.
     pub fn new(rpc: R, map: PoolMap, options: FsOptions) -> Fs<R> {
-        Fs {
-            shared: Arc::new(Shared {
-                rpc,
-                map,
-                options,
-                garbage: Mutex::default(),
-                garbage_told: AtomicBool::new(false),
-                riders: Mutex::default(),
-                freeing: AtomicUsize::new(0),
-                unfit: Mutex::default(),
-            }),
-        }
+        Fs { shared: Arc::new(Shared { rpc, map, options, owed: Owed::default() }) }
     }
 
     /// The seam underneath.
@@ -489,52 +460,6 @@ impl<R: Rpc> Fs<R> {
             .map_err(|error| error.on("truncate", shown_ino(ino)))
     }
 
-    /// Truncates; gives the version in force with it, and its data epoch.
-    async fn truncate_through(
-        &self,
-        who: &Credentials,
-        ino: Ino,
-        size: u64,
-        handle: Option<u64>,
-    ) -> Result<(u64, u32)> {
-        let request = MetaRequest::BeginTruncate { ino, size, handle };
-        match self.meta(who, ino, request).await? {
-            MetaReply::Truncation { pending, layout, capability, version } => {
-                self.carry_out(ino, pending, &layout, &Arc::new(capability)).await?;
-                Ok((version, pending.epoch))
-            }
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    /// Tells all targets of a truncation, then, by the way, the metadata service that they know. Until
-    /// then others may carry it out once more, which changes nothing.
-    async fn carry_out(
-        &self,
-        ino: Ino,
-        pending: PendingTruncate,
-        layout: &Layout,
-        capability: &Arc<Capability>,
-    ) -> Result<()> {
-        let epoch = pending.epoch;
-        let request = |column| TargetRequest::Truncate {
-            ino,
-            cut: layout.object_size(column, pending.cut),
-            size: layout.object_size(column, pending.size),
-            epoch,
-        };
-        let mut columns: Vec<usize> = (0..layout.stripe_count()).collect();
-        if let Some(last) = pending.size.checked_sub(1) {
-            // First where the file is to end. If there is a hole and others cut before, the file
-            // looks shorter than it was and will be: for a moment, or for long if this fails.
-            let (end, _) = layout.locate(last);
-            self.on_some_columns(layout, capability, [end], request).await?;
-            columns.retain(|&column| column != end);
-        }
-        self.on_some_columns(layout, capability, columns, request).await?;
-        self.ride(ino, Rider::Truncated { ino, epoch }).await
-    }
-
     // ---- the pool ----
 
     /// Fill of the pool.
@@ -578,130 +503,6 @@ impl<R: Rpc> Fs<R> {
         let once = !request.repeatable();
         let body = wire::encode(&request);
         wire::decode(&self.plain(server, Kind::Control, body, None, once, 0).await?.body)
-    }
-
-    /// Keeps this client's lease, and frees objects that others left behind. To be called every
-    /// [`Timing::renew_ms`].
-    pub async fn keep_alive(&self) -> Result<()> {
-        self.ask_for_garbage(Ino::ROOT).await?;
-        self.collect_garbage().await
-    }
-
-    /// Whether objects wait to be freed, or handles to be ended.
-    pub fn has_garbage(&self) -> bool {
-        !self.lock_garbage().is_empty()
-            || self.shared.garbage_told.load(Ordering::Acquire)
-            || !self.lock_riders().is_empty()
-    }
-
-    fn lock_garbage(&self) -> MutexGuard<'_, Vec<Garbage>> {
-        self.shared.garbage.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_riders(&self) -> MutexGuard<'_, Vec<(Ino, Rider)>> {
-        self.shared.riders.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Has the metadata service hear of a target whose disk failed, with the next request: once.
-    fn heed(&self, member: Member, error: &Error) {
-        if error.code == Code::Disk {
-            let mut unfit = self.shared.unfit.lock().unwrap_or_else(PoisonError::into_inner);
-            if unfit.insert(member.target) {
-                self.lock_riders().push((Ino::ROOT, Rider::Unfit { member }));
-            }
-        }
-    }
-
-    /// Ends a handle with the next request.
-    async fn ride(&self, ino: Ino, rider: Rider) -> Result<()> {
-        let many = {
-            let mut waiting = self.lock_riders();
-            waiting.push((ino, rider));
-            waiting.len() >= RIDERS_PER_CALL_MAX
-        };
-        if many { self.ask_for_garbage(ino).await } else { Ok(()) }
-    }
-
-    /// Asks the metadata service that has this file for what waits to be freed.
-    async fn ask_for_garbage(&self, ino: Ino) -> Result<()> {
-        match self.meta(&ITSELF, ino, MetaRequest::KeepAlive).await? {
-            MetaReply::Garbage { reap, order } => {
-                self.throw_away(reap, order);
-                Ok(())
-            }
-            other => Err(unexpected(&other)),
-        }
-    }
-
-    fn throw_away(&self, reap: Vec<Reap>, order: Option<ReapOrder>) {
-        if let Some(order) = order {
-            self.lock_garbage().push((reap, order));
-        }
-    }
-
-    /// Ends handles that wait for it, and frees the objects of files that are gone: many files in
-    /// one request to each server.
-    pub async fn collect_garbage(&self) -> Result<()> {
-        let closing = self.lock_riders().first().map(|(ino, _)| *ino);
-        if self.shared.garbage_told.swap(false, Ordering::AcqRel) || closing.is_some() {
-            self.ask_for_garbage(closing.unwrap_or(Ino::ROOT)).await?;
-        }
-        loop {
-            let batch: Vec<Garbage> = {
-                let mut garbage = self.lock_garbage();
-                let keep = garbage.len().saturating_sub(REAP_BATCH_MAX);
-                garbage.split_off(keep)
-            };
-            if batch.is_empty() {
-                return Ok(());
-            }
-            let _freeing = Freeing::begin(&self.shared.freeing);
-            self.free(&batch).await?;
-        }
-    }
-
-    /// Frees what can be freed, or waits for another task that is at it. Says whether there may be
-    /// more room now.
-    async fn reclaim(&self) -> Result<bool> {
-        if self.has_garbage() {
-            self.collect_garbage().await?;
-            return Ok(true);
-        }
-        let others = self.shared.freeing.load(Ordering::Acquire) > 0;
-        while self.shared.freeing.load(Ordering::Acquire) > 0 {
-            self.rpc().sleep(self.shared.options.timing.busy_retry_ms).await;
-        }
-        Ok(others)
-    }
-
-    async fn free(&self, batch: &[Garbage]) -> Result<()> {
-        let members: BTreeSet<_> = batch
-            .iter()
-            .flat_map(|(reap, _)| reap)
-            .flat_map(|reap| &reap.layout.groups)
-            .flat_map(|group| &group.members)
-            .map(|member| (member.target, member.incarnation))
-            .collect();
-        let orders: Vec<ReapOrder> = batch.iter().map(|(_, order)| order.clone()).collect();
-        let inos: Vec<Ino> = orders.iter().flat_map(|order| order.inos.iter().copied()).collect();
-        let remove = |(target, incarnation)| {
-            let request = TargetRequest::Remove { orders: orders.clone() };
-            self.target(Member { target, incarnation }, None, request)
-        };
-        for result in join_all(members.into_iter().map(remove)).await {
-            match result {
-                // What an older life of a target held is gone by itself.
-                Err(error) if error.code == Code::Lost => {}
-                other => {
-                    other?;
-                }
-            }
-        }
-        for inos in inos.chunks(REAP_BATCH_MAX) {
-            let request = MetaRequest::Reaped { inos: inos.to_vec() };
-            self.done(&ITSELF, Ino::ROOT, request).await?;
-        }
-        Ok(())
     }
 
     // ---- requests ----
@@ -755,24 +556,16 @@ impl<R: Rpc> Fs<R> {
     async fn meta(&self, who: &Credentials, ino: Ino, request: MetaRequest) -> Result<MetaReply> {
         let once = !request.repeatable();
         let server = self.map().metadata_of(ino);
-        let mut riders = Riders { fs: self, riders: Vec::new() };
-        // That one is answered when something happens, and not before.
-        if !matches!(request, MetaRequest::AwaitLocks { .. }) {
-            riders.board(server);
-        }
-        let on_board: Vec<Rider> = riders.riders.iter().map(|(_, rider)| *rider).collect();
-        // An answer to something else says if there is more; a failure does not.
-        let mut told = !on_board.is_empty() && !matches!(request, MetaRequest::KeepAlive);
-        let call = MetaCall { who: who.clone(), riders: on_board, request };
+        let riders = Riders::board(self, server, &request);
+        let keeps_alive = matches!(request, MetaRequest::KeepAlive);
+        let call = MetaCall { who: who.clone(), riders: riders.on_board(), request };
         let reply = self.plain(server, Kind::Meta, wire::encode(&call), None, once, 0).await;
-        if !matches!(&reply, Err(error) if matches!(error.code, Code::ServerLost | Code::Busy)) {
-            riders.riders.clear();
-        }
+        let lost = reply.as_ref().err().map(|error| error.code);
+        let arrived = !matches!(lost, Some(Code::ServerLost | Code::Busy));
         let answer: Result<MetaAnswer> = reply.and_then(|reply| wire::decode(&reply.body));
-        told &= answer.as_ref().map_or(true, |answer| answer.garbage);
-        if told {
-            self.shared.garbage_told.store(true, Ordering::Release);
-        }
+        // An answer to something else says if there is more; a failure does not.
+        let more = !keeps_alive && answer.as_ref().map_or(true, |answer| answer.garbage);
+        riders.end(arrived, more);
         Ok(answer?.reply)
     }
 
@@ -806,10 +599,7 @@ impl<R: Rpc> Fs<R> {
         match self.meta(who, Ino::ROOT, request).await? {
             MetaReply::Gone { reap, order } => {
                 self.throw_away(reap, order);
-                if self.lock_garbage().len() >= GARBAGE_ORDERS_MAX {
-                    self.collect_garbage().await?;
-                }
-                Ok(())
+                self.throw_away_soon().await
             }
             other => Err(unexpected(&other)),
         }
@@ -884,112 +674,4 @@ impl<R: Rpc> Fs<R> {
         };
         join_all(columns.into_iter().map(one)).await.into_iter().collect()
     }
-
-    /// Makes size and times true: where the metadata service does not know them, the targets do.
-    async fn resolve(&self, who: &Credentials, record: Record) -> Result<Attributes> {
-        let mut record = record;
-        for tries_left in (0..SURVEYS_MAX).rev() {
-            let mut attributes = record.attributes;
-            let Some(unsettled) = record.unsettled else {
-                return Ok(attributes);
-            };
-            let Unsettled { version, settles, layout, capability, truncation } = *unsettled;
-            let capability = Arc::new(capability);
-            let ino = attributes.ino;
-            if let Some(pending) = truncation {
-                self.carry_out(ino, pending, &layout, &capability).await?;
-            }
-            let seen = self.survey(&layout, &capability, ino, attributes.data_epoch).await?;
-            if seen.epoch > attributes.data_epoch && tries_left > 0 {
-                // A truncation came between: some columns may have been asked before, others after.
-                record = self.record(who, ino, MetaRequest::Attributes { ino }).await?;
-                continue;
-            }
-            attributes.size = seen.size;
-            attributes.allocated = seen.allocated;
-            if seen.mtime > WallTime(0) {
-                attributes.mtime = seen.mtime;
-                attributes.ctime = attributes.ctime.max(seen.mtime);
-            }
-            // What has holes stays unsettled: the targets alone know how much they hold of it.
-            if settles && seen.allocated >= seen.size {
-                let settlement = Settlement { version, size: seen.size, mtime: seen.mtime };
-                self.done(who, ino, MetaRequest::Settle { ino, settlement }).await?;
-            }
-            return Ok(attributes);
-        }
-        Err(Error::because(Code::Internal, "no survey was made"))
-    }
-
-    /// Asks all columns for the file's size and time of last write.
-    async fn survey(
-        &self,
-        layout: &Layout,
-        capability: &Arc<Capability>,
-        ino: Ino,
-        data_epoch: u32,
-    ) -> Result<Survey> {
-        let witnesses =
-            self.on_columns(layout, capability, |_| TargetRequest::Witness { ino }).await?;
-        let mut survey = Survey::default();
-        for (column, (witness, allocated)) in witnesses.into_iter().enumerate() {
-            survey.epoch = survey.epoch.max(witness.epoch);
-            survey.size = survey.size.max(layout.file_size_seen(column, witness.size));
-            survey.allocated += allocated;
-            if witness.epoch >= data_epoch {
-                survey.mtime = survey.mtime.max(witness.mtime);
-            }
-        }
-        Ok(survey)
-    }
-}
-
-/// Handles that end with a request. Those that may not have, because it failed on its way or was
-/// dropped, wait for another.
-struct Riders<'a, R: Rpc> {
-    fs: &'a Fs<R>,
-    riders: Vec<(Ino, Rider)>,
-}
-
-impl<R: Rpc> Riders<'_, R> {
-    fn board(&mut self, server: ServerIndex) {
-        let map = self.fs.map();
-        let mut waiting = self.fs.lock_riders();
-        let that_way = |(ino, _): &mut (Ino, Rider)| map.metadata_of(*ino) == server;
-        self.riders.extend(waiting.extract_if(.., that_way).take(RIDERS_PER_CALL_MAX));
-    }
-}
-
-impl<R: Rpc> Drop for Riders<'_, R> {
-    fn drop(&mut self) {
-        if !self.riders.is_empty() {
-            self.fs.lock_riders().append(&mut self.riders);
-        }
-    }
-}
-
-/// Counts a task that frees objects, until it ends or is dropped.
-struct Freeing<'a>(&'a AtomicUsize);
-
-impl<'a> Freeing<'a> {
-    fn begin(count: &'a AtomicUsize) -> Freeing<'a> {
-        count.fetch_add(1, Ordering::AcqRel);
-        Freeing(count)
-    }
-}
-
-impl Drop for Freeing<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-/// What the targets say of a file together.
-#[derive(Clone, Copy, Debug, Default)]
-struct Survey {
-    size: u64,
-    allocated: u64,
-    mtime: WallTime,
-    /// Newest data epoch that a target has heard of.
-    epoch: u32,
 }
