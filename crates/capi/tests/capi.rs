@@ -48,6 +48,8 @@ fn succeeds(command: &mut Command) -> String {
 fn compiler() -> Command {
     let mut command = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
     command.args(["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g", "-O1"]);
+    // What a program forgets to set is never right by chance.
+    command.arg("-ftrivial-auto-var-init=pattern");
     command.arg("-I").arg(root().join("include"));
     command
 }

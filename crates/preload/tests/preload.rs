@@ -143,6 +143,8 @@ impl Ground {
         let product = self.scratch.join(format!("{name}{}", flags.concat()));
         let mut compiler = Command::new(std::env::var_os("CC").unwrap_or("cc".into()));
         compiler.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread"]);
+        // What a program forgets to set is never right by chance.
+        compiler.arg("-ftrivial-auto-var-init=pattern");
         let status = compiler.args(flags).arg(source).arg("-o").arg(&product).status();
         assert!(status.expect("compiler runs").success(), "{name}.c does not compile");
         product

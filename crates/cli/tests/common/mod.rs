@@ -66,6 +66,16 @@ impl Place {
         for name in set.filter(|name| name.to_string_lossy().starts_with("WEIR_")) {
             command.env_remove(name);
         }
+        // Nor what it was told to ignore: the tests may run in the background, or under nohup.
+        let listen = || {
+            for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM] {
+                // SAFETY: a system call with integers.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+            Ok(())
+        };
+        // SAFETY: nothing but system calls on integers.
+        unsafe { std::os::unix::process::CommandExt::pre_exec(&mut command, listen) };
         command
             .args(words)
             .current_dir(self.directory.path().join("work"))
