@@ -74,6 +74,12 @@ need_tool() {
     cargo install --quiet --locked --root "$tools" --target-dir "$tools/build" --version "=$2" "$1"
 }
 
+# What tests of file systems in general are run with.
+need_suites() {
+    need_tool pjdfstest 0.2.2
+    need_tool fsx 0.3.2
+}
+
 # memory_available_mib: what can be had without swapping, and within the
 # memory limit of a container (cgroup v2) if there is one.
 memory_available_mib() {

@@ -28,8 +28,7 @@ skip() {
 [[ $(id -u) -eq 0 ]] || skip "pjdfstest needs root, for other users' sake"
 [[ -r /dev/fuse && -w /dev/fuse ]] || skip "no leave to use /dev/fuse"
 need_cargo
-need_tool pjdfstest 0.2.2
-need_tool fsx 0.3.2
+need_suites
 work=$(mktemp -d)
 chmod 755 "$work"
 # Where other users can execute them.
