@@ -187,13 +187,35 @@ def refusals():
 
     refused([errno.ENOSYS], os.mkfifo, at("fifo"))
     with open(at("locked"), "w") as file:
-        refused([errno.ENOLCK], fcntl.flock, file, fcntl.LOCK_EX)
+        refused([errno.ENOSYS], fcntl.flock, file, fcntl.LOCK_EX)
         refused([errno.ENOLCK], fcntl.lockf, file, fcntl.LOCK_EX)
         if in_pool:
             refused([errno.EOPNOTSUPP], os.posix_fallocate, file.fileno(), 0, 100)
             refused([errno.EOPNOTSUPP], os.getxattr, file.fileno(), "user.x")
 
 
-for part in [files, names, memory, children, refusals]:
+def hdf5():
+    """HDF5 locks each file that it opens, where there are locks."""
+    import h5py
+    import numpy
+
+    wanted = numpy.arange(120_000.0).reshape(400, 300)
+    with h5py.File(at("data.h5"), "w") as file:
+        file.create_dataset("plain", data=wanted)
+        grown = file.create_dataset("grown", (0, 300), maxshape=(None, 300), compression="gzip")
+        for row in range(0, 400, 50):
+            grown.resize(row + 50, axis=0)
+            grown[row : row + 50] = wanted[row : row + 50]
+    with h5py.File(at("data.h5"), "r+") as file:
+        file["plain"][7] = -1
+        file.attrs["told"] = "x" * 1000
+    wanted[7] = -1
+    with h5py.File(at("data.h5"), "r") as file:
+        assert (file["plain"][:] == wanted).all()
+        assert (file["grown"][:7] == wanted[:7]).all()
+        assert file.attrs["told"] == "x" * 1000
+
+
+for part in [files, names, memory, children, hdf5, refusals]:
     part()
     print(part.__name__, "ok", flush=True)

@@ -236,7 +236,9 @@ interpose! {
         early kernel!(SYS_flock, fd, operation),
         |next| {
             buffer::settle();
-            locked(alone::refuse(fd, libc::ENOLCK, next))
+            // As file systems without such locks say it. HDF5 then goes on without, at other words
+            // it does not.
+            locked(alone::refuse(fd, libc::ENOSYS, next))
         };
     fn lockf | lockf64(fd: c_int, command: c_int, length: off_t) -> c_int,
         early {
