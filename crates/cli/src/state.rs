@@ -28,7 +28,7 @@ pub(crate) struct PoolFile {
     /// Where it is mounted, and by whom.
     pub(crate) mounts: Vec<Mounted>,
     /// Of a run: directories to mount at, inner ones first, that go with it once they are empty.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) made: Vec<PathBuf>,
     /// Connections to each server that were asked for.
     pub(crate) connections: Option<usize>,
