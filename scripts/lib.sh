@@ -15,7 +15,8 @@ packages_test=(attr iperf3 iproute2 libjemalloc2 shellcheck strace)
 # The programs that tests/programs.sh runs on a pool.
 # shellcheck disable=SC2034
 packages_programs=(
-    binutils gfortran git make python3-h5py python3-numpy rsync sqlite3
+    binutils cmake fio gfortran git make ninja-build p7zip-full python3-h5py python3-numpy rsync
+    sqlite3 unzip zip
 )
 
 say() { printf '%s: %s\n' "${0##*/}" "$*"; }

@@ -4,6 +4,7 @@
 # say the same in both. Where the two may differ, the case checks by itself.
 #
 #   tests/programs.sh [CASE...]     all cases, or these: tests/programs.sh git tar
+#   tests/programs.sh --more        those too that take longer or install servers
 #
 #   WEIR_RUN_OPTIONS    options of `weir run`, such as --cache, or none: once with these,
 #                       instead of once without any, once with --no-preload and
@@ -58,11 +59,23 @@ PROGRAMS=$(realpath tests/programs)
 }
 need_packages "${packages_demo[@]}" "${packages_programs[@]}"
 
+# Not run unless they are asked for, and their packages.
+more=(ffmpeg octave postgres redis science venv)
+packages_more=(
+    ffmpeg octave postgresql python3-netcdf4 python3-setuptools python3-tables python3-venv
+    python3-wheel python3-zarr redis-server
+)
 cases=("$@")
+if [[ ${1:-} == --more ]]; then
+    cases=()
+    need_packages "${packages_more[@]}"
+fi
 if ((${#cases[@]} == 0)); then
     for case in "$PROGRAMS"/*.sh; do
         case=$(basename "$case" .sh)
-        [[ $case == lib ]] || cases+=("$case")
+        [[ $case != lib ]] || continue
+        [[ ${1:-} == --more || " ${more[*]} " != *" $case "* ]] || continue
+        cases+=("$case")
     done
 fi
 
