@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::process::{self, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use weir_core::error::{Code, Error, Result};
@@ -36,6 +37,8 @@ impl Child {
             .arg(role)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            // What a terminal or timeout(1) tells the group is for us alone: they then end in order.
+            .process_group(0)
             .spawn()
             .map_err(trouble)?;
         let tether = process.stdin.take();

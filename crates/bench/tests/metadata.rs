@@ -1,7 +1,9 @@
 //! The benchmark itself, with real servers and processes, over a few files.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 fn metadata(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir-metadata"));
@@ -58,6 +60,38 @@ fn it_measures_pool_mount_and_directory() {
     }
     let mounts = std::fs::read_to_string("/proc/mounts").expect("mounts");
     assert!(!mounts.contains(&temporary.display().to_string()), "{mounts}");
+}
+
+/// Waits until it is as it should be.
+fn soon(what: &str, holds: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(30);
+    while !holds() {
+        assert!(Instant::now() < until, "not within 30 s: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A terminal or timeout(1) tells all processes of the group: once, the mount's ended at that and did
+/// not unmount.
+#[test]
+fn ending_the_group_leaves_no_mount() {
+    if !fuse_works() {
+        eprintln!("SKIPPED: /dev/fuse cannot be opened here");
+        return;
+    }
+    let directory = tempfile::tempdir().expect("tempdir");
+    let temporary = directory.path().display().to_string();
+    let mounted = || std::fs::read_to_string("/proc/mounts").expect("mounts").contains(&temporary);
+    let mut command = metadata(&["--files", "200000", "--mount"]);
+    command.env("TMPDIR", &temporary).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut benchmark = command.process_group(0).spawn().expect("it runs");
+    soon("a mount", mounted);
+    let group = format!("-{}", benchmark.id());
+    let killed = Command::new("kill").args(["-TERM", "--", &group]).status().expect("kill");
+    assert!(killed.success());
+    assert!(!benchmark.wait().expect("waited for").success());
+    let left = || std::fs::read_dir(&temporary).expect("listed").count();
+    soon("no mount, and nothing else", || !mounted() && left() == 0);
 }
 
 #[test]
