@@ -262,9 +262,13 @@ impl Journal {
         self.ring();
     }
 
-    /// Waits until everything appended before this call is safe.
+    /// Waits until everything appended before this call is safe. Of a journal that has failed nothing
+    /// is, even if all that could be appended had been safe before: what its owner would have appended
+    /// since then is not.
     pub fn synced(self: &Arc<Journal>) -> Wait {
-        let until = self.lock().appended;
+        let state = self.lock();
+        let until = if state.failed.is_some() { u64::MAX } else { state.appended };
+        drop(state);
         Wait { journal: Arc::clone(self), until: Until::Durable(until) }
     }
 
@@ -305,7 +309,8 @@ impl Journal {
             Ok(durable) => state.durable = durable,
             Err(error) => {
                 state.pending = Vec::new();
-                state.failed.get_or_insert(error);
+                // It does not get better, whatever it was: a full file system is a disk that failed.
+                state.failed.get_or_insert(Error { code: Code::Disk, ..error });
             }
         }
         let wakers = std::mem::take(&mut state.wakers);

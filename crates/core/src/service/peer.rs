@@ -444,9 +444,13 @@ impl Service {
                 count(&self.counters.target_requests);
                 let result = self.target_call(now, peer, &call);
                 let work = async move {
-                    let reply = result?;
+                    let mut reply = result?;
                     match call.request {
-                        TargetRequest::Flush { ino } => target.save(Some(ino)).await?,
+                        TargetRequest::Flush { ino } => {
+                            target.save(Some(ino)).await?;
+                            // What went wrong on the way is told now, not to the next one.
+                            reply = target.call(now, &call.request)?;
+                        }
                         // Who is told that these are done may rely on it after a crash, too.
                         TargetRequest::Truncate { .. } | TargetRequest::Remove { .. } => {
                             target.settled().await?;

@@ -1,10 +1,14 @@
 //! The disk under a target, as the core sees it: requests with a tag, and completions that the driver
 //! hands back. The real one is `weir-server`'s (io_uring or threads), the others are [`MemoryDisk`]
-//! for tests and the simulator's.
+//! and [`TwinDisk`] for tests and the simulator's.
 //!
 //! Nothing here waits. Whoever owns the disk's completions calls [`super::Target::disk_done`] with
 //! each of them, in any order and from any thread. Between submission and completion the buffers are
 //! the disk's; the target keeps them valid, and calls [`Disk::close`] before its memory goes.
+
+mod twin;
+
+pub use twin::TwinDisk;
 
 use crate::error::{Code, Error};
 use crate::slice::Slice;

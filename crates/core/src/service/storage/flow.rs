@@ -107,7 +107,7 @@ pub struct DiskStatus {
     pub queued: u64,
     /// Requests of clients that wait for the disk.
     pub waiting: u64,
-    /// Whether it was given up after errors.
+    /// Whether it was given up after errors, or (of a kept target) its journal was.
     pub failed: bool,
     /// What it has done.
     pub counters: DiskCounters,
@@ -663,14 +663,18 @@ impl State {
 
     pub(super) fn disk_status(&self) -> Option<DiskStatus> {
         let (flow, tier) = (self.flow.as_ref()?, self.chunks.tier.as_ref()?);
+        let journal = tier.ledger.as_ref().and_then(|ledger| ledger.journal.as_ref());
+        let journal_failed = journal.is_some_and(|journal| journal.failure().is_some());
+        let mut counters = flow.counters;
+        counters.errors += u64::from(journal_failed);
         Some(DiskStatus {
             capacity: tier.space.blocks() * BLOCK_BYTES as u64,
             used: tier.space.used() * BLOCK_BYTES as u64,
             dirty: tier.dirty_bytes(),
             queued: (flow.reads.len() + flow.writes.len()) as u64,
             waiting: (flow.readers.len() + flow.turns.len()) as u64,
-            failed: flow.failed.is_some(),
-            counters: flow.counters,
+            failed: flow.failed.is_some() || journal_failed,
+            counters,
         })
     }
 

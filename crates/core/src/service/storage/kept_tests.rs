@@ -1,13 +1,14 @@
 //! Targets whose content outlives them: on twins of a disk and of a journal's file, from which every image
 //! that a crash can leave is made.
 
-use super::disk::{BLOCK_BYTES, Disk, DiskDone, DiskError, DiskOp, DiskRequest};
+mod crashes;
+
+use super::disk::{BLOCK_BYTES, TwinDisk};
 use super::space::FIRST_BLOCK;
 use super::*;
-use crate::journal::twin::{Image, Recorder};
-use crate::journal::{self, Medium, Options, Writer};
+use crate::journal::twin::{Fault, Recorder};
+use crate::journal::{self, Options, Writer};
 use crate::types::ClientId;
-use std::collections::VecDeque;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
@@ -19,63 +20,7 @@ const CHUNKS: u64 = 160;
 
 fn options() -> Options {
     let real = Options::new(*b"a target's bytes");
-    Options { segment_bytes: 1 << 20, log_bytes_min: 1 << 20, step_bytes: 32 << 10, ..real }
-}
-
-/// A disk over a file's twin, whose requests are carried out when a test says so.
-struct TwinDisk {
-    file: Recorder,
-    blocks: u64,
-    queue: Mutex<VecDeque<DiskRequest>>,
-}
-
-impl TwinDisk {
-    fn queue(&self) -> MutexGuard<'_, VecDeque<DiskRequest>> {
-        self.queue.lock().expect("no panic")
-    }
-
-    fn step(&self, pick: u64) -> Option<DiskDone> {
-        let request = {
-            let mut queue = self.queue();
-            let length = queue.len() as u64;
-            queue.remove((pick % length.max(1)) as usize)?
-        };
-        let mut offset = request.block * BLOCK_BYTES as u64;
-        let mut file = self.file.clone();
-        let mut result = Ok(());
-        for slice in &request.buffers {
-            // SAFETY: the target keeps the buffer valid until the completion is handed back, and to
-            // this request alone if it is to be filled.
-            let done = unsafe {
-                match request.op {
-                    DiskOp::Read => {
-                        let into = std::slice::from_raw_parts_mut(slice.pointer, slice.length);
-                        file.read(offset, into)
-                    }
-                    _ => {
-                        file.write(offset, std::slice::from_raw_parts(slice.pointer, slice.length))
-                    }
-                }
-            };
-            result = result.and(done);
-            offset += slice.length as u64;
-        }
-        Some(DiskDone { tag: request.tag, result: result.map_err(|_| DiskError::Os(5)) })
-    }
-}
-
-impl Disk for TwinDisk {
-    fn blocks(&self) -> u64 {
-        self.blocks
-    }
-
-    fn submit(&self, request: DiskRequest) {
-        self.queue().push_back(request);
-    }
-
-    fn close(&self) {
-        self.queue().clear();
-    }
+    Options { segment_bytes: 1 << 20, log_bytes_min: 256 << 10, step_bytes: 32 << 10, ..real }
 }
 
 struct Random(u64);
@@ -102,8 +47,7 @@ struct Bed {
 impl Bed {
     fn parts(files: &[Recorder], memory: usize, chunks: u64) -> (Arc<Target>, Arc<TwinDisk>) {
         let blocks = FIRST_BLOCK + chunks * (CHUNK_BYTES / BLOCK_BYTES) as u64;
-        let disk = TwinDisk { file: files[1].clone(), blocks, queue: Mutex::default() };
-        let disk = Arc::new(disk);
+        let disk = Arc::new(TwinDisk::new(files[1].clone(), blocks));
         let memory = Box::new(HeapMemory::new(memory * CHUNK_BYTES));
         (Target::with(MEMBER, 1, memory, Some(disk.clone())), disk)
     }
@@ -144,8 +88,8 @@ impl Bed {
 
     /// The disk, or else the journal, does something. False: there is nothing to do.
     fn step(&mut self) -> bool {
-        let pick = self.random.next();
-        if let Some(done) = self.disk.step(pick) {
+        let pick = self.random.next() % self.disk.pending().max(1) as u64;
+        if let Some(done) = self.disk.step(pick as usize) {
             self.target.disk_done(Now::default(), done);
             return true;
         }
@@ -276,7 +220,7 @@ impl Bed {
             }
         }
         // What is on its way to disk is nobody's yet.
-        if self.disk.queue().is_empty() {
+        if self.disk.pending() == 0 {
             assert_eq!(used.len() as u64, tier.space.used(), "blocks in use");
         }
     }
@@ -487,156 +431,4 @@ fn spoilt_blocks_are_errors_that_name_them() {
     let error = again.read_part(3, 4 * 65_536, 65_536).expect_err("spoilt");
     assert!(error.cause.contains("inode 3, object offset 262144"), "{error}");
     assert!(again.read_part(3, 0, 4 * 65_536).is_ok());
-}
-
-/// Writes, cuts, holes, removals and flushes at random. A crash leaves of each object at least
-/// what was flushed last, byte by byte either that or something written since.
-#[test]
-fn whatever_a_crash_leaves_nothing_flushed_is_lost_or_stale() {
-    let mut images = 0;
-    for seed in 1..=4u64 {
-        images += crash(seed, None).1;
-    }
-    assert!(images > 300, "only {images} images");
-}
-
-/// The same where the n-th operation on disk or journal and all behind it fail, for all n.
-#[test]
-fn whatever_fails_nothing_flushed_is_lost_or_stale() {
-    let operations = crash(9, Some(u64::MAX)).0;
-    assert!(operations > 60, "{operations} operations");
-    let (mut images, mut n) = (0, 0);
-    while n < operations {
-        images += crash(9, Some(n)).1;
-        n += 1 + operations / 120;
-    }
-    assert!(images > 100, "only {images} images");
-}
-
-const OBJECTS: u64 = 5;
-
-/// Of each byte of an object: the values that it may have after a crash, a bit each.
-type Allowed = Vec<u64>;
-
-/// Gives the operations that there were, and the images that were looked at.
-fn crash(seed: u64, fails: Option<u64>) -> (u64, usize) {
-    let mut random = Random(seed);
-    let mut bed = Bed::sized(seed, 24, 64);
-    if let Some(n) = fails.filter(|&n| n < u64::MAX) {
-        bed.files[0].fail_at(n);
-    }
-    let begin = bed.files[0].operations();
-    // What each object may look like after a crash at some deed or later.
-    let mut allowed: Vec<Allowed> = vec![Vec::new(); OBJECTS as usize];
-    let mut history = vec![(bed.files[0].deeds(), allowed.clone())];
-    for step in 0..60u64 {
-        let ino = random.below(OBJECTS);
-        let value = step as u8 + 1;
-        let result = match random.below(9) {
-            0..=3 => {
-                let small = random.below(2) == 0;
-                let (offset, most) = (random.below(200_000), if small { 9_000 } else { 150_000 });
-                let length = 1 + random.below(most);
-                let result = bed.try_write(ino, offset, &vec![value; length as usize]);
-                let end = (offset + length) as usize;
-                let bytes = &mut allowed[ino as usize];
-                if result.is_ok() {
-                    bytes.resize(bytes.len().max(end), 1);
-                    bytes[offset as usize..end].iter_mut().for_each(|byte| *byte |= 1 << value);
-                }
-                result
-            }
-            4 => {
-                let size = random.below(150_000);
-                let before = allowed[ino as usize].clone();
-                allowed[ino as usize].resize(size as usize, 1);
-                let result = bed.cut(ino, size, value.into());
-                if result.is_err() {
-                    // Either way.
-                    let bytes = &mut allowed[ino as usize];
-                    bytes.resize(before.len().max(bytes.len()), 1);
-                    bytes.iter_mut().zip(&before).for_each(|(byte, old)| *byte |= old);
-                    bytes.iter_mut().for_each(|byte| *byte |= 1);
-                }
-                result
-            }
-            5 if random.below(3) == 0 => {
-                bed.target.remove(&[Ino(ino)]);
-                let result = bed.settled();
-                match result {
-                    Ok(()) => allowed[ino as usize].clear(),
-                    Err(_) => allowed[ino as usize].iter_mut().for_each(|byte| *byte |= 1),
-                }
-                result
-            }
-            6 => {
-                (0..5).for_each(|_| bed.target.write_behind());
-                bed.settle();
-                Ok(())
-            }
-            7 => {
-                let (offset, length) = (random.below(150_000), 1 + random.below(90_000));
-                bed.punch(ino, offset, length);
-                let bytes = &mut allowed[ino as usize];
-                let end = bytes.len().min((offset + length) as usize);
-                if (offset as usize) < end {
-                    bytes[offset as usize..end].iter_mut().for_each(|byte| *byte |= 1);
-                }
-                Ok(())
-            }
-            _ => {
-                let now = bed.try_read(ino);
-                let result = bed.try_flush(ino);
-                if let (Ok(now), Ok(())) = (now, &result) {
-                    allowed[ino as usize] = now.into_iter().map(|byte| 1 << byte).collect();
-                }
-                result
-            }
-        };
-        history.push((bed.files[0].deeds(), allowed.clone()));
-        match (&result, fails) {
-            (Err(error), None) if error.code != Code::NoSpace => panic!("seed {seed}: {error}"),
-            // Whoever was told may go on, but not for ever.
-            (Err(_), Some(_)) if step > 40 => break,
-            _ => {}
-        }
-        if fails.is_none() {
-            bed.audit();
-        }
-    }
-    let operations = bed.files[0].operations() - begin;
-    let mut count = 0;
-    let mut look = |Image { files, deeds }: Image| {
-        count += 1;
-        let mut again = match Bed::back(files, 24, 64) {
-            Ok(again) => again,
-            Err(error) => panic!("seed {seed}, after deed {deeds}: {error}"),
-        };
-        again.audit();
-        // Between what was safe by then and what was under way.
-        let at = history.iter().rposition(|(at, _)| *at <= deeds).unwrap_or(0);
-        for ino in 0..OBJECTS {
-            let found = again.read(ino);
-            let near = &history[at..(at + 2).min(history.len())];
-            let fits = near.iter().any(|(_, allowed)| {
-                let allowed = &allowed[ino as usize];
-                found.len() <= allowed.len()
-                    && found.iter().zip(allowed).all(|(byte, values)| values >> byte & 1 == 1)
-                    && allowed[found.len()..].iter().all(|values| values & 1 == 1)
-            });
-            assert!(fits, "seed {seed}, after deed {deeds} (step {at}): object {ino}");
-        }
-    };
-    let samples = if fails.is_some() { 0 } else { 3 };
-    if fails == Some(u64::MAX) {
-        return (operations, 0);
-    }
-    let from = match fails {
-        // The end, which no other n has.
-        Some(_) => bed.files[0].deeds().saturating_sub(3),
-        None => history[0].0,
-    };
-    let mut more = || random.next();
-    bed.files[0].each_image(from, samples, &mut more, &mut look);
-    (operations, count)
 }

@@ -456,7 +456,7 @@ impl Target {
 
     fn truncate(&self, ino: Ino, cut: u64, size: u64, epoch: u32) -> Result<TargetReply> {
         check_end(Some(size), 0)?;
-        let (reply, freed) = {
+        let (result, freed) = {
             let mut state = self.lock();
             let seen = match state.objects.get(&ino) {
                 Some(object) => object.cut_epoch >= epoch,
@@ -472,12 +472,12 @@ impl Target {
             object.witness.size = size;
             object.begin_epoch(epoch);
             let reply = object.reply();
-            state.save_cut(ino, cut.min(size))?;
-            (reply, freed)
+            (state.save_cut(ino, cut.min(size)).map(|()| reply), freed)
         };
+        // It was cut, whether that is safe or not.
         self.free(freed);
         self.pump();
-        Ok(reply)
+        result
     }
 
     fn punch(&self, now: Now, ino: Ino, extents: &[Extent]) -> Result<TargetReply> {
