@@ -12,29 +12,41 @@
 
 #include <limits.h>
 
-enum { CB_READ, CB_WRITE, DS_READ, DS_WRITE, CB_NODES, CB_BUFFER, IND_RD, IND_WR, FINE };
-_Static_assert(FINE + 1 == AGREED, "a number for each");
+enum { HINTS = AGREED - 1, FINE = HINTS };
+
+/* Rank 0's hints, to or from the numbers that are told. How the file is striped is fixed, and so are the
+ * permissions that it was made with. */
+static void carry(struct hints *hints, int64_t told[HINTS], bool out)
+{
+    int n = 0;
+#define CARRY(hint)                                                                                  \
+    if (out)                                                                                         \
+        told[n++] = hints->hint;                                                                     \
+    else                                                                                             \
+        hints->hint = (__typeof__(hints->hint))told[n++]
+    CARRY(cb_read);
+    CARRY(cb_write);
+    CARRY(ds_read);
+    CARRY(ds_write);
+    CARRY(cb_nodes);
+    CARRY(cb_buffer_size);
+    CARRY(ind_rd_buffer_size);
+    CARRY(ind_wr_buffer_size);
+#undef CARRY
+}
 
 void agree_begin(struct weir_mpi_file *file, MPI_Info info)
 {
     struct agreement *agreement = &file->agreement;
     agree_end(file);
-    /* How the file is striped is fixed, and so are the permissions it was made with. */
     struct hints said = file->hints;
     hints_read(info, &said);
     agreement->fine = access_is_fine(file->view);
     agreement->cb_read = said.cb_read;
     agreement->cb_write = said.cb_write;
     int64_t *told = agreement->told;
-    told[CB_READ] = said.cb_read;
-    told[CB_WRITE] = said.cb_write;
-    told[DS_READ] = said.ds_read;
-    told[DS_WRITE] = said.ds_write;
-    told[CB_NODES] = said.cb_nodes;
-    told[CB_BUFFER] = said.cb_buffer_size;
-    told[IND_RD] = said.ind_rd_buffer_size;
-    told[IND_WR] = said.ind_wr_buffer_size;
-    for (int i = 0; file->rank != 0 && i < FINE; i++)
+    carry(&said, told, true);
+    for (int i = 0; file->rank != 0 && i < HINTS; i++)
         told[i] = INT64_MIN;
     told[FINE] = agreement->fine;
     agreement->request = MPI_REQUEST_NULL;
@@ -50,16 +62,7 @@ void agree_end(struct weir_mpi_file *file)
         return;
     if (file->size > 1)
         comm_wait(&agreement->request);
-    const int64_t *told = agreement->told;
-    struct hints *hints = &file->hints;
-    hints->cb_read = (enum hint)told[CB_READ];
-    hints->cb_write = (enum hint)told[CB_WRITE];
-    hints->ds_read = (enum hint)told[DS_READ];
-    hints->ds_write = (enum hint)told[DS_WRITE];
-    hints->cb_nodes = (int)told[CB_NODES];
-    hints->cb_buffer_size = told[CB_BUFFER];
-    hints->ind_rd_buffer_size = told[IND_RD];
-    hints->ind_wr_buffer_size = told[IND_WR];
-    agreement->fine = told[FINE] != 0;
+    carry(&file->hints, agreement->told, false);
+    agreement->fine = agreement->told[FINE] != 0;
     agreement->pending = false;
 }
