@@ -159,6 +159,8 @@ pub struct Session<T> {
     pinged_ms: u64,
     /// The server was declared lost and has not been heard since: less patience with it.
     lost: bool,
+    /// The last attempt to reach the server was turned down, rather than not answered.
+    refused: bool,
     /// Why the last connection ended, for the error's text.
     last_trouble: Option<Error>,
 }
@@ -183,6 +185,7 @@ impl<T> Session<T> {
             heard_ms: 0,
             pinged_ms: 0,
             lost: false,
+            refused: false,
             last_trouble: None,
         }
     }
@@ -222,6 +225,7 @@ impl<T> Session<T> {
             // Silence counts only while something is waited for.
             self.heard_ms = now_ms;
             self.pinged_ms = now_ms;
+            self.refused = false;
         }
         self.waiting.push_back(request);
         self.fill_slots();
@@ -357,6 +361,7 @@ impl<T> Session<T> {
             .filter(|(_, slot)| slot.request.is_some())
             .map(|(index, _)| index as u16)
             .collect();
+        self.refused = matches!(self.state, State::Connecting);
         self.state = State::Idle { retry_ms: now_ms + self.timing.reconnect_ms };
         self.last_trouble = Some(trouble);
     }
@@ -532,7 +537,7 @@ impl<T> Session<T> {
         if self.outstanding() == 0 {
             return None;
         }
-        let give_up = self.heard_ms + self.patience_ms();
+        let give_up = self.give_up_ms();
         Some(match self.state {
             State::Idle { retry_ms } => retry_ms.min(give_up),
             State::Ready => {
@@ -542,10 +547,17 @@ impl<T> Session<T> {
         })
     }
 
-    fn patience_ms(&self) -> u64 {
-        // A server that was declared lost and is tried again gets a short chance, so that a program
-        // with a lost server fails quickly rather than at each request anew.
-        if self.lost { self.timing.heartbeat_ms } else { self.timing.silence_ms_max }
+    /// When requests fail if nothing is heard.
+    fn give_up_ms(&self) -> u64 {
+        // A server that was declared lost and is tried again gets a short chance, and none where nobody
+        // listens any more, so that a program with a lost server fails quickly rather than at each
+        // request anew.
+        let patience_ms = match (self.lost, self.refused) {
+            (false, _) => self.timing.silence_ms_max,
+            (true, false) => self.timing.heartbeat_ms,
+            (true, true) => 0,
+        };
+        self.heard_ms + patience_ms
     }
 
     /// Acts on the time.
@@ -553,7 +565,7 @@ impl<T> Session<T> {
         if self.outstanding() == 0 {
             return Expired::Nothing;
         }
-        if now_ms >= self.heard_ms + self.patience_ms() {
+        if now_ms >= self.give_up_ms() {
             let silent_s = now_ms.saturating_sub(self.heard_ms) as f64 / 1000.0;
             let trouble = match &self.last_trouble {
                 Some(trouble) => format!(" (last trouble: {})", trouble.cause),
@@ -566,6 +578,7 @@ impl<T> Session<T> {
             self.lost = true;
             let ended = self.end_all(&error);
             self.disconnected(now_ms, error);
+            self.refused = false;
             return Expired::Lost(ended);
         }
         match self.state {

@@ -294,6 +294,31 @@ fn a_server_that_cannot_be_reached_is_lost_in_time() {
     assert!(pair.ended[1].1.is_ok());
 }
 
+/// Each further request to a killed server took a second: that a server is lost is found out once.
+#[test]
+fn a_lost_server_that_is_not_there_any_more_fails_requests_at_once() {
+    let mut pair = Pair::new();
+    pair.submit(0, &ControlRequest::Describe, false);
+    pair.settle();
+    pair.reachable = false;
+    pair.cut();
+    pair.submit(1, &ControlRequest::Describe, false);
+    pair.pass(SILENCE_MS - 50);
+    assert_eq!(pair.ended.len(), 1, "given up before its time");
+    pair.pass(100);
+    assert_eq!(pair.ended[1], (1, Err(Code::ServerLost)));
+    for tag in 2..10 {
+        pair.submit(tag, &ControlRequest::Describe, false);
+        pair.pass(150);
+        assert_eq!(pair.ended[tag as usize], (tag, Err(Code::ServerLost)));
+    }
+    // It is tried each time nevertheless.
+    pair.reachable = true;
+    pair.submit(10, &ControlRequest::Describe, false);
+    pair.pass(150);
+    assert!(pair.ended[10].1.is_ok());
+}
+
 #[test]
 fn a_restarted_server_fails_what_was_under_way() {
     let mut pair = Pair::new();
