@@ -18,7 +18,7 @@ use crate::wire::control::{
     Proof, ServerStatus, Welcome,
 };
 use crate::wire::data::{Io, TargetCall, TargetReply, TargetRequest};
-use crate::wire::meta::{MetaAnswer, MetaCall};
+use crate::wire::meta::{MetaAnswer, MetaCall, MetaRequest};
 use crate::wire::{self, Header, Kind};
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
@@ -122,6 +122,7 @@ struct Counters {
     writes: AtomicU64,
     target_requests: AtomicU64,
     metadata_requests: AtomicU64,
+    metadata_unawaited: AtomicU64,
     failures: AtomicU64,
     repeats: AtomicU64,
     busy: AtomicU64,
@@ -466,6 +467,9 @@ impl Service {
                 let known = peer.known()?;
                 let (client, role) = (known.client, known.role);
                 count(&self.counters.metadata_requests);
+                if matches!(call.request, MetaRequest::KeepAlive | MetaRequest::Reaped { .. }) {
+                    count(&self.counters.metadata_unawaited);
+                }
                 let once = !call.request.repeatable();
                 self.later(peer, header, once, move |service| async move {
                     service.meta_call(now, client, role, call).await
@@ -839,6 +843,7 @@ impl Service {
             writes: get(&self.counters.writes),
             target_requests: get(&self.counters.target_requests),
             metadata_requests: get(&self.counters.metadata_requests),
+            metadata_unawaited: get(&self.counters.metadata_unawaited),
             failures: get(&self.counters.failures),
             repeats: get(&self.counters.repeats),
             busy: get(&self.counters.busy),

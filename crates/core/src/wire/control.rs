@@ -204,6 +204,8 @@ pub struct ServerStatus {
     pub target_requests: u64,
     /// Requests to the metadata service served.
     pub metadata_requests: u64,
+    /// Of these, such as no call waits for: leases renewed, handles ended and objects freed later on.
+    pub metadata_unawaited: u64,
     /// Requests that failed.
     pub failures: u64,
     /// Requests answered from kept replies.
