@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 pub mod auth;
+pub mod checksum;
 pub mod config;
 pub mod error;
 pub mod fs;

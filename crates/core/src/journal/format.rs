@@ -1,6 +1,7 @@
 //! The journal's blocks, to the byte: see docs/journal.md.
 
 use super::{BLOCK_BYTES, Identity};
+use crate::checksum;
 use crate::error::{Code, Error, Result};
 
 /// Version of the format.
@@ -55,7 +56,7 @@ pub(super) struct Frame {
 }
 
 fn seed(identity: &Identity) -> u32 {
-    crc32c::crc32c(identity)
+    checksum::crc32c(identity)
 }
 
 struct Put<'a>(&'a mut [u8], usize);
@@ -81,15 +82,15 @@ fn half(bytes: &[u8], at: usize) -> u32 {
 
 /// Puts the checksum over a block into its bytes 12 to 16.
 fn seal(block: &mut [u8], identity: &Identity) {
-    let sum = crc32c::crc32c_append(seed(identity), block);
+    let sum = checksum::append(seed(identity), block);
     block[12..16].copy_from_slice(&sum.to_le_bytes());
 }
 
 fn sealed(block: &[u8], identity: &Identity) -> bool {
     let stated = half(block, 12);
-    let sum = crc32c::crc32c_append(seed(identity), &block[..12]);
-    let sum = crc32c::crc32c_append(sum, &[0; 4]);
-    crc32c::crc32c_append(sum, &block[16..]) == stated
+    let sum = checksum::append(seed(identity), &block[..12]);
+    let sum = checksum::append(sum, &[0; 4]);
+    checksum::append(sum, &block[16..]) == stated
 }
 
 impl Superblock {

@@ -62,7 +62,7 @@ impl Options {
 
 /// CRC-32C, as everywhere on a pool's disks.
 pub fn checksum(bytes: &[u8]) -> u32 {
-    crc32c::crc32c(bytes)
+    crate::checksum::crc32c(bytes)
 }
 
 fn check_segment_bytes(bytes: u64) -> Result<()> {

@@ -22,6 +22,7 @@ use super::disk::{BLOCK_BYTES, DiskDone, DiskError, DiskOp, DiskRequest};
 use super::fair::{LEAD_BYTES_MAX, Turns};
 use super::tier::{Base, QUARTER_BYTES, QUARTERS, Tier, blocks_of};
 use super::{State, Target};
+use crate::checksum;
 use crate::error::{Code, Error};
 use crate::slice::Slice;
 use crate::types::{ClientId, Ino, Now};
@@ -291,7 +292,7 @@ pub(super) fn salt(life: u64, (ino, index): Key, quarter: usize) -> u32 {
     bytes[8..16].copy_from_slice(&ino.0.to_le_bytes());
     bytes[16..24].copy_from_slice(&index.to_le_bytes());
     bytes[24] = quarter as u8;
-    crc32c::crc32c(&bytes)
+    checksum::crc32c(&bytes)
 }
 
 impl State {
@@ -746,7 +747,7 @@ impl Target {
         let first = part.start as usize / QUARTER_BYTES;
         bytes[..written].chunks(QUARTER_BYTES).zip(first..).all(|(bytes, quarter)| {
             let salt = salt(self.life(), part.key, quarter);
-            crc32c::crc32c_append(salt, bytes) == part.base.sums[quarter]
+            checksum::append(salt, bytes) == part.base.sums[quarter]
         })
     }
 
@@ -790,7 +791,7 @@ impl Target {
                 let bytes = unsafe { std::slice::from_raw_parts(slice.pointer, slice.length) };
                 for (quarter, part) in bytes.chunks(QUARTER_BYTES).enumerate() {
                     let salt = salt(self.life(), item.key, quarter);
-                    item.sums[quarter] = crc32c::crc32c_append(salt, part);
+                    item.sums[quarter] = checksum::append(salt, part);
                 }
             }
             let whole = |slice: Slice| Slice {

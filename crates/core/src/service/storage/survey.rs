@@ -6,6 +6,7 @@ use super::disk::BLOCK_BYTES;
 use super::flow::salt;
 use super::kept::{Entry, Last, Origin};
 use super::tier::{Base, QUARTER_BYTES};
+use crate::checksum;
 use crate::error::{Code, Error, Result};
 use crate::journal::Sink;
 use crate::types::Incarnation;
@@ -30,7 +31,7 @@ impl Placed {
     /// If not: which ones are not.
     pub fn verify(&self, target: Incarnation, bytes: &[u8]) -> Result<()> {
         for (quarter, part) in bytes.chunks(QUARTER_BYTES).enumerate() {
-            let sum = crc32c::crc32c_append(salt(target.0, self.key, quarter), part);
+            let sum = checksum::append(salt(target.0, self.key, quarter), part);
             if sum != self.run.sums[quarter] {
                 return Err(self.bad(quarter as u64, "wrong checksum on disk"));
             }
