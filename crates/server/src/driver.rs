@@ -207,9 +207,7 @@ impl Loop {
                     token if token >= DISKS => {
                         let index = (token - DISKS) as usize;
                         if let Some(disk) = &self.shared.disks[index] {
-                            for done in disk.reap() {
-                                self.shared.service.disk_done(now, index, done);
-                            }
+                            self.shared.service.disk_done(now, index, disk.reap());
                         }
                     }
                     token => self.ready(token, *event, now),

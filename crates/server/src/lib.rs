@@ -245,10 +245,9 @@ impl Server {
             while !saving.is_finished() {
                 let mut ended = 0;
                 for (index, disk) in shared.disks.iter().enumerate() {
-                    for done in disk.iter().flat_map(|disk| disk.reap()) {
-                        shared.service.disk_done(shared.clock.now(), index, done);
-                        ended += 1;
-                    }
+                    let done = disk.as_ref().map_or(Vec::new(), |disk| disk.reap());
+                    ended += done.len();
+                    shared.service.disk_done(shared.clock.now(), index, done);
                 }
                 if ended == 0 {
                     std::thread::sleep(SAVE_PAUSE);

@@ -183,7 +183,7 @@ impl World {
         if pending > 0
             && let Some(done) = disk.inner.step(self.rng.below(pending) as usize)
         {
-            service.disk_done(now, target, done);
+            service.disk_done(now, target, vec![done]);
         }
     }
 

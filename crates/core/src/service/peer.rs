@@ -581,8 +581,9 @@ impl Service {
         Outgoing { head, payload: payload.filter(|_| length > 0) }
     }
 
-    /// A target's disk has ended a request. `index` counts the targets as they were given.
-    pub fn disk_done(&self, now: Now, index: usize, done: DiskDone) {
+    /// A target's disk has ended requests, or is to be looked after. `index` counts the targets as they
+    /// were given.
+    pub fn disk_done(&self, now: Now, index: usize, done: Vec<DiskDone>) {
         // Before it was formed, a server has no targets, and asked no disk for anything.
         if let Some(target) = self.formed.get().and_then(|formed| formed.targets.get(index)) {
             target.disk_done(now, done);

@@ -222,6 +222,13 @@ fn event() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
+/// Counts it up.
+fn rouse(event: &OwnedFd) {
+    let one = 1u64;
+    // SAFETY: eight valid bytes. A full counter is readable anyway.
+    unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), 8) };
+}
+
 fn drain(event: &OwnedFd) {
     let mut count = 0u64;
     // SAFETY: eight valid bytes.

@@ -1,7 +1,7 @@
 //! A disk through io_uring: requests go in under a short lock, from any thread; the kernel counts up
 //! an eventfd when some have ended.
 
-use super::{Backing, CORKED, Driven, advance, drain, event, vectors};
+use super::{Backing, CORKED, Driven, advance, drain, event, rouse, vectors};
 use io_uring::{IoUring, opcode, types};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -165,6 +165,11 @@ impl Disk for RingDisk {
             true => self.corked.store(true, Ordering::Relaxed),
             false => self.push(&mut state),
         }
+    }
+
+    fn call_again(&self) -> bool {
+        rouse(&self.event);
+        true
     }
 
     fn close(&self) {

@@ -1,6 +1,6 @@
 //! A disk through a few threads that each wait for one request.
 
-use super::{Backing, Driven, advance, drain, event, vectors};
+use super::{Backing, Driven, advance, drain, event, rouse, vectors};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -54,9 +54,7 @@ impl Shared {
             drop(state);
             let result = carry_out(&self.file, &request);
             self.lock().done.push(DiskDone { tag: request.tag, result });
-            let one = 1u64;
-            // SAFETY: eight valid bytes. A full counter is readable anyway.
-            unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), 8) };
+            rouse(&self.event);
         }
     }
 }
@@ -126,6 +124,11 @@ impl Disk for ThreadDisk {
             state.queue.push_back(request);
             self.shared.more.notify_one();
         }
+    }
+
+    fn call_again(&self) -> bool {
+        rouse(&self.shared.event);
+        true
     }
 
     fn close(&self) {

@@ -96,6 +96,13 @@ pub trait Disk: Send + Sync {
     /// as long as the target makes it. Ends in exactly one completion, unless the disk is closed.
     fn submit(&self, request: DiskRequest);
 
+    /// The target has more to do for the disk than it wants to do at once: whoever hands it completions is to
+    /// call [`super::Target::disk_done`] soon, if need be with none. False: nobody will, so that the
+    /// target goes on by itself.
+    fn call_again(&self) -> bool {
+        false
+    }
+
     /// Gives up what is queued, and waits until nothing touches the buffers of any request. Nothing is
     /// submitted afterwards.
     fn close(&self);

@@ -121,10 +121,12 @@ pub(super) struct Flow {
     wakers: Vec<Waker>,
     reads: BTreeMap<u64, Vec<Part>>,
     writes: BTreeMap<u64, Batch>,
+    /// Requests before or behind these whose checksums somebody computes, without the lock.
+    summing: u32,
     /// Quarters that are being read.
     fetching: BTreeMap<Key, u8>,
-    /// Chunks that readers wait for.
-    held: BTreeMap<Key, u32>,
+    /// Chunks that readers wait for, and which readers.
+    held: BTreeSet<(Key, u64)>,
     readers: BTreeMap<u64, Reader>,
     /// Who waits for memory, in the order of asking.
     queue: VecDeque<u64>,
@@ -169,8 +171,9 @@ impl Flow {
             wakers: Vec::new(),
             reads: BTreeMap::new(),
             writes: BTreeMap::new(),
+            summing: 0,
             fetching: BTreeMap::new(),
-            held: BTreeMap::new(),
+            held: BTreeSet::new(),
             readers: BTreeMap::new(),
             queue: VecDeque::new(),
             returning: BTreeSet::new(),
@@ -223,10 +226,13 @@ impl Flow {
     fn hold(&mut self, id: u64) {
         let Some(reader) = self.readers.get_mut(&id) else { return };
         if !std::mem::replace(&mut reader.holds, true) {
-            for key in &reader.keys {
-                *self.held.entry(*key).or_default() += 1;
-            }
+            self.held.extend(reader.keys.iter().map(|&key| (key, id)));
         }
+    }
+
+    /// The readers that hold a chunk.
+    fn holders(&self, key: Key) -> impl Iterator<Item = u64> {
+        self.held.range((key, 0)..=(key, u64::MAX)).map(|&(_, id)| id)
     }
 
     /// Has chunks written to disk.
@@ -270,13 +276,8 @@ impl Flow {
     pub(super) fn leave(&mut self, id: u64) {
         let Some(reader) = self.readers.remove(&id) else { return };
         if reader.holds {
-            for key in &reader.keys {
-                if let Some(count) = self.held.get_mut(key) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.held.remove(key);
-                    }
-                }
+            for &key in &reader.keys {
+                self.held.remove(&(key, id));
             }
         }
         self.queue.retain(|&other| other != id);
@@ -305,7 +306,7 @@ impl State {
             let arena = &store.arena;
             let kept = |tier: &Tier, id: u32| {
                 let key = tier.record(id).key;
-                if !flow.held.is_empty() && flow.held.contains_key(&key) {
+                if !flow.held.is_empty() && flow.holders(key).next().is_some() {
                     return true;
                 }
                 // What somebody is reading gives no memory back yet.
@@ -329,6 +330,7 @@ impl State {
         flow.urged = true;
         !flow.writes.is_empty()
             || !flow.reads.is_empty()
+            || flow.summing > 0
             || (flow.failed.is_none()
                 && tier.waiting() > 0
                 && (tier.has_room() || tier.blocks_come()))
@@ -615,9 +617,10 @@ impl State {
                     flow.fetching.remove(&key);
                 }
             }
-            for reader in flow.readers.values().filter(|reader| reader.keys.contains(&key)) {
-                flow.wakers.push(reader.waker.clone());
-            }
+            // Those that hold nothing are in the queue.
+            let wakers = flow.holders(key).filter_map(|id| flow.readers.get(&id));
+            let wakers: Vec<Waker> = wakers.map(|reader| reader.waker.clone()).collect();
+            flow.wakers.extend(wakers);
             let State { chunks: store, objects, .. } = self;
             let chunk = objects.get_mut(&key.0).and_then(|object| object.chunks.get_mut(&key.1));
             let (Some(_), Some(chunk)) = (current, chunk) else {
@@ -655,8 +658,11 @@ impl State {
             flow.counters.errors += 1;
         }
         for (key, error) in failed {
-            for reader in flow.readers.values_mut().filter(|reader| reader.keys.contains(&key)) {
-                reader.error.get_or_insert_with(|| error.clone());
+            let holders: Vec<u64> = flow.holders(key).collect();
+            for id in holders {
+                if let Some(reader) = flow.readers.get_mut(&id) {
+                    reader.error.get_or_insert_with(|| error.clone());
+                }
             }
         }
         flow.wake_first();
@@ -697,37 +703,55 @@ impl State {
 }
 
 impl Target {
-    /// A disk has ended a request. To be called with every completion, from any thread.
-    pub fn disk_done(&self, _now: Now, done: DiskDone) {
-        let (read, written) = {
+    /// A disk has ended requests. To be called with every completion, from any thread; also with none,
+    /// where the disk was to be looked after ([`super::disk::Disk::call_again`]).
+    pub fn disk_done(&self, _now: Now, done: Vec<DiskDone>) {
+        let mut read = Vec::with_capacity(done.len());
+        if !done.is_empty() {
             let mut state = self.lock();
-            let State { chunks: store, flow, .. } = &mut *state;
-            let Some(flow) = flow else { return };
-            let read = flow.reads.remove(&done.tag).map(|parts| {
-                let places = parts.iter().map(|part| store.arena.slice(part.slot, part.bytes));
-                let places: Vec<Slice> = places.collect();
-                (parts, places)
-            });
-            (read, flow.writes.remove(&done.tag))
-        };
-        if let Some((parts, places)) = read {
-            // The slots are these parts' own until they are put into the map.
-            let mut wrong = Vec::new();
-            for (at, place) in places.iter().enumerate().filter(|_| done.result.is_ok()) {
-                // SAFETY: the slot holds all of the part, which the disk has filled, and nobody else
-                // knows the slot. The target, hence the memory, outlives this call.
-                let bytes =
-                    unsafe { std::slice::from_raw_parts(place.pointer.cast_const(), place.length) };
-                if !self.intact(&parts[at], bytes) {
-                    wrong.push(at);
+            for DiskDone { tag, result } in done {
+                let State { chunks: store, flow, .. } = &mut *state;
+                let Some(flow) = flow else { return };
+                if let Some(parts) = flow.reads.remove(&tag) {
+                    flow.summing += 1;
+                    let places = parts.iter().map(|part| store.arena.slice(part.slot, part.bytes));
+                    let places: Vec<Slice> = places.collect();
+                    read.push((parts, places, result));
+                } else if let Some(batch) = flow.writes.remove(&tag) {
+                    state.written(batch, result);
                 }
             }
+        }
+        if !read.is_empty() {
+            // The slots are these parts' own until they are put into the map.
+            let wrong: Vec<Vec<usize>> = (read.iter())
+                .map(|(parts, places, result)| match result {
+                    Ok(()) => self.spoilt(parts, places),
+                    Err(_) => Vec::new(),
+                })
+                .collect();
             let mut state = self.lock();
-            state.fetched(parts, &wrong, &done.result);
-        } else if let Some(batch) = written {
-            self.lock().written(batch, done.result);
+            for ((parts, _, result), wrong) in read.into_iter().zip(wrong) {
+                state.flow.iter_mut().for_each(|flow| flow.summing -= 1);
+                state.fetched(parts, &wrong, &result);
+            }
         }
         self.pump();
+    }
+
+    /// Which parts have not come from disk as they were written there.
+    fn spoilt(&self, parts: &[Part], places: &[Slice]) -> Vec<usize> {
+        let mut wrong = Vec::new();
+        for (at, (part, place)) in parts.iter().zip(places).enumerate() {
+            // SAFETY: the slot holds all of the part, which the disk has filled, and nobody else
+            // knows the slot. The target, hence the memory, outlives this call.
+            let bytes =
+                unsafe { std::slice::from_raw_parts(place.pointer.cast_const(), place.length) };
+            if !self.intact(part, bytes) {
+                wrong.push(at);
+            }
+        }
+        wrong
     }
 
     /// Whoever waits for memory or the disk, if he does, is dropped.
@@ -776,7 +800,8 @@ impl Target {
                     .collect();
                 let ahead = state.ahead(0);
                 let flow = state.flow.as_mut().expect("a target with a disk");
-                if batch.is_none() && flow.writes.is_empty() && (!ahead || flow.reads.is_empty()) {
+                let (writes, reads) = (!flow.writes.is_empty(), !flow.reads.is_empty());
+                if batch.is_none() && flow.summing == 0 && !writes && (!ahead || !reads) {
                     // No write will end and let them pass.
                     flow.turns.pass(u64::MAX, None, &mut flow.wakers);
                 }
@@ -804,11 +829,16 @@ impl Target {
                 let flow = state.flow.as_mut().expect("a target with a disk");
                 let tag = flow.number();
                 let block = u64::from(batch.block);
+                flow.summing -= 1;
                 flow.writes.insert(tag, batch);
                 flow.submit(tag, DiskOp::Write, block, buffers);
                 std::mem::take(&mut flow.outbox)
             };
             self.send(out);
+            // To sum up what is written takes its time, in which nobody else is served.
+            if self.disk.as_ref().is_some_and(|disk| disk.call_again()) {
+                return;
+            }
         }
     }
 

@@ -90,7 +90,7 @@ impl Bed {
     fn step(&mut self) -> bool {
         let pick = self.random.next() % self.disk.pending().max(1) as u64;
         if let Some(done) = self.disk.step(pick as usize) {
-            self.target.disk_done(Now::default(), done);
+            self.target.disk_done(Now::default(), vec![done]);
             return true;
         }
         let before = self.files[0].operations();

@@ -64,7 +64,8 @@ impl Target {
                 state.read_ahead(io.ino);
                 Ok(ticket)
             } else {
-                Err(Code::WouldBlock.into())
+                // Whoever goes on to wait for it looks after the disk.
+                return Err(Code::WouldBlock.into());
             }
         };
         self.pump();

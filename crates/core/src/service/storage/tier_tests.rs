@@ -55,7 +55,7 @@ impl Bed {
         }
         let at = self.random(pending) as usize;
         let done = self.disk.step(at).expect("pending");
-        self.target.disk_done(now(), done);
+        self.target.disk_done(now(), vec![done]);
         true
     }
 

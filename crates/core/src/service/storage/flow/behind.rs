@@ -65,7 +65,8 @@ impl State {
         }
     }
 
-    /// Takes dirty chunks for one request, and pins them.
+    /// Takes dirty chunks for one request, and pins them. Until it is under way it counts as being summed
+    /// up.
     pub(super) fn draft(&mut self) -> Option<Batch> {
         self.complete_overlays();
         if self.quiet {
@@ -154,7 +155,11 @@ impl State {
                 flow.flying.insert(item.key);
             }
         }
-        (!items.is_empty()).then_some(Batch { items, block, blocks: used })
+        if items.is_empty() {
+            return None;
+        }
+        flow.summing += 1;
+        Some(Batch { items, block, blocks: used })
     }
 
     /// The record of a chunk that somebody wants on disk and that can be written now. Those that
@@ -301,5 +306,41 @@ impl State {
             flow.turns.pass(u64::MAX, None, &mut flow.wakers);
         }
         flow.wake_first();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::disk::MemoryDisk;
+    use super::super::super::{HeapMemory, Target};
+    use super::*;
+    use crate::layout::{Extent, Member};
+    use crate::types::{Incarnation, Ino, Now, TargetId};
+    use crate::wire::data::{Io, Runs};
+    use std::sync::Arc;
+
+    /// While one event loop summed up all that was dirty, another found nothing under way, and told a
+    /// writer that there is no room.
+    #[test]
+    fn what_is_being_summed_up_gives_its_memory_back_by_itself() {
+        let member = Member { target: TargetId(3), incarnation: Incarnation(7) };
+        let memory = Box::new(HeapMemory::new(64 * CHUNK_BYTES));
+        let target = Target::with(member, 1, memory, Some(Arc::new(MemoryDisk::new(4096))));
+        let runs = Runs::One(Extent { offset: 0, length: 4 * CHUNK_BYTES as u64 });
+        let io = Io { ino: Ino(1), member, map_epoch: 1, generation: 1, epoch: 0, runs };
+        let mut ticket = target.begin_write(Now::default(), &io).expect("room");
+        ticket.fill(&vec![1; 4 * CHUNK_BYTES]);
+        ticket.commit(Now::default()).expect("stored");
+        let mut state = target.state.lock().expect("nobody panicked");
+        assert!(state.room_comes(), "it is dirty, and can be written");
+        let batch = state.draft().expect("somebody wants memory");
+        assert_eq!(
+            (batch.items.len(), state.chunks.tier.as_ref().map(Tier::waiting)),
+            (4, Some(0))
+        );
+        assert!(state.room_comes(), "it is on its way");
+        state.flow.as_mut().expect("a disk").summing -= 1;
+        state.written(batch, Ok(()));
+        assert!(!state.room_comes(), "nothing is dirty any more");
     }
 }
