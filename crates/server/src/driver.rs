@@ -7,8 +7,9 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tracing::{debug, warn};
 use weir_core::config::CONNECTIONS_MAX;
@@ -88,7 +89,11 @@ pub(crate) struct Door {
 impl Door {
     pub(crate) fn new(spin_max: Duration) -> std::io::Result<Door> {
         let poller = Arc::new(Poller::new(spin_max)?);
-        let woken = Arc::new(Woken { poller: poller.clone(), tasks: Mutex::default() });
+        let woken = Arc::new(Woken {
+            poller: poller.clone(),
+            tasks: Mutex::default(),
+            thread: OnceLock::new(),
+        });
         Ok(Door { poller, arrivals: Mutex::default(), woken })
     }
 }
@@ -97,6 +102,8 @@ impl Door {
 struct Woken {
     poller: Arc<Poller>,
     tasks: Mutex<Vec<u64>>,
+    /// The loop's own thread: it looks at the tasks before it waits, and need not be woken.
+    thread: OnceLock<ThreadId>,
 }
 
 /// The number that wakes what the service does by itself.
@@ -115,13 +122,18 @@ impl Wake for TaskWaker {
             tasks.push(self.task);
             tasks.len() == 1
         };
-        if first {
+        let own = self.woken.thread.get() == Some(&std::thread::current().id());
+        if first && !own {
             self.woken.poller.wake();
         }
     }
 }
 
 impl Woken {
+    fn is_any(&self) -> bool {
+        !self.tasks.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+    }
+
     fn waker(self: &Arc<Self>, task: u64) -> Waker {
         Waker::from(Arc::new(TaskWaker { woken: self.clone(), task }))
     }
@@ -191,12 +203,17 @@ impl Loop {
         for (index, disk) in &disks {
             poller.add(disk.descriptor(), DISKS + *index as u64, true, false)?;
         }
+        let woken = self.door().woken.clone();
+        let _ = woken.thread.set(std::thread::current().id());
         let mut events: Vec<Event> = Vec::new();
         // One look at the clocks for each turn: they cost as much as a small request's parsing.
         let mut now = self.shared.clock.now();
         let mut next_tick_ms = now.mono_ms + TICK_MS;
         while !self.shared.stop.load(Ordering::Acquire) {
-            let timeout_ms = next_tick_ms.saturating_sub(now.mono_ms);
+            let timeout_ms = match woken.is_any() {
+                true => 0,
+                false => next_tick_ms.saturating_sub(now.mono_ms),
+            };
             poller.wait(&mut events, Some(Duration::from_millis(timeout_ms)))?;
             now = self.shared.clock.now();
             for event in &events {

@@ -26,7 +26,12 @@ pub(super) struct Ring {
 impl Ring {
     /// Fails where io_uring is forbidden.
     pub(super) fn new() -> io::Result<Ring> {
-        let ring = IoUring::builder().build(DEPTH_MAX)?;
+        // Completions wait until this process enters the kernel anyway, instead of interrupting it;
+        // kernels before 5.19 cannot.
+        let ring = match IoUring::builder().setup_coop_taskrun().build(DEPTH_MAX) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::new(DEPTH_MAX)?,
+            ring => ring?,
+        };
         let event = event()?;
         ring.submitter().register_eventfd(event.as_raw_fd())?;
         Ok(Ring { ring, event })
@@ -88,14 +93,19 @@ impl RingDisk {
             let request = &transfer.request;
             let offset = request.block * BLOCK_BYTES as u64 + transfer.moved as u64;
             let (vectors, count) = (transfer.vectors.as_ptr(), transfer.vectors.len() as u32);
-            let entry = match request.op {
-                DiskOp::Read => {
+            let entry = match (request.op, &transfer.vectors[..]) {
+                // The kernel need not fetch a list of one.
+                (DiskOp::Read, [one]) => {
+                    let (buffer, length) = (one.iov_base.cast(), one.iov_len as u32);
+                    opcode::Read::new(descriptor, buffer, length).offset(offset).build()
+                }
+                (DiskOp::Read, _) => {
                     opcode::Readv::new(descriptor, vectors, count).offset(offset).build()
                 }
-                DiskOp::Write => {
+                (DiskOp::Write, _) => {
                     opcode::Writev::new(descriptor, vectors, count).offset(offset).build()
                 }
-                DiskOp::Sync => {
+                (DiskOp::Sync, _) => {
                     opcode::Fsync::new(descriptor).flags(types::FsyncFlags::DATASYNC).build()
                 }
             };
