@@ -828,6 +828,8 @@ impl Service {
         let formed = Formed { index: formation.index.0, map, key, targets, meta };
         // Taking `unformed` made this the only one ever to be here.
         let _ = self.formed.set(formed);
+        // Not before: what their disks have done is handed to targets that are known here.
+        self.formed.get().iter().for_each(|it| it.targets.iter().for_each(|it| it.begin()));
         Ok(ControlReply::Done)
     }
 

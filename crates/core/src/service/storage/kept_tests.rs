@@ -77,6 +77,9 @@ impl Bed {
         let writer = writer?;
         target.keep(writer.journal());
         target.assign(TargetId(0), 1);
+        target.journal_advanced();
+        assert_eq!(disk.pending(), 0, "nobody looks after the disk yet");
+        target.begin();
         Ok(Bed { target, disk, writer, files, random: Random(99) })
     }
 

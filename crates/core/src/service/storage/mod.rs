@@ -90,7 +90,7 @@ struct State {
     parts: usize,
     /// It is being filled from its journal: what there was has room, to the last block.
     restoring: bool,
-    /// Nothing is written to disk yet: not all that is in use there is known, and nobody looks after
+    /// Nothing is asked of the disk yet: not all that is in use there is known, and nobody looks after
     /// its completions.
     quiet: bool,
 }
@@ -310,11 +310,14 @@ impl Target {
         Member { target, incarnation: self.incarnation }
     }
 
-    /// Tells it its name, and the epoch of the map from which it has it. Before it serves; from now on
-    /// its disk is used.
+    /// Tells it its name, and the epoch of the map from which it has it. Before it serves.
     pub fn assign(&self, id: TargetId, map_epoch: u32) {
         self.id.store(id.0, Ordering::Relaxed);
         self.raise_map_epoch(map_epoch);
+    }
+
+    /// From now on its disk is used: somebody hands back what it has done.
+    pub fn begin(&self) {
         self.lock().quiet = false;
         self.pump();
     }

@@ -68,10 +68,10 @@ impl State {
     /// Takes dirty chunks for one request, and pins them. Until it is under way it counts as being summed
     /// up.
     pub(super) fn draft(&mut self) -> Option<Batch> {
-        self.complete_overlays();
         if self.quiet {
             return None;
         }
+        self.complete_overlays();
         let State { flow, chunks, .. } = self;
         let (flow, tier) = (flow.as_mut()?, chunks.tier.as_ref()?);
         if flow.failed.is_some() || !tier.has_room() {
