@@ -3,7 +3,9 @@
 use crate::rng::Rng;
 use crate::world::lock;
 use std::sync::{Arc, Mutex};
-use weir_core::service::storage::disk::{Disk, DiskError, DiskRequest, MemoryDisk};
+use weir_core::service::storage::disk::{
+    Disk, DiskDone, DiskError, DiskRequest, MemoryDisk, TwinDisk,
+};
 
 /// How fast a disk is.
 #[derive(Clone, Copy, Debug)]
@@ -80,9 +82,17 @@ pub(crate) struct Asked {
 /// Requests that no time was set for yet: whoever submits them may not lock the world.
 pub(crate) type Asking = Arc<Mutex<Vec<Asked>>>;
 
+/// What holds a disk's bytes.
+pub(crate) enum Platter {
+    /// Gone with the server's process.
+    Scratch(MemoryDisk),
+    /// It outlives that.
+    Kept(TwinDisk),
+}
+
 /// One disk of one life of a server.
 pub(crate) struct SimDisk {
-    pub(crate) inner: MemoryDisk,
+    platter: Platter,
     server: usize,
     life: u64,
     target: usize,
@@ -91,27 +101,58 @@ pub(crate) struct SimDisk {
 
 impl SimDisk {
     pub(crate) fn new(
-        blocks: u64,
+        platter: Platter,
         (server, life, target): (usize, u64, usize),
         asking: Asking,
     ) -> SimDisk {
-        SimDisk { inner: MemoryDisk::new(blocks), server, life, target, asking }
+        SimDisk { platter, server, life, target, asking }
+    }
+
+    /// The disk that has the faults, if it can have any.
+    pub(crate) fn faulty(&self) -> Option<&MemoryDisk> {
+        match &self.platter {
+            Platter::Scratch(disk) => Some(disk),
+            Platter::Kept(_) => None,
+        }
+    }
+
+    /// Requests that wait.
+    pub(crate) fn pending(&self) -> usize {
+        match &self.platter {
+            Platter::Scratch(disk) => disk.pending(),
+            Platter::Kept(disk) => disk.pending(),
+        }
+    }
+
+    /// Carries out one of them.
+    pub(crate) fn step(&self, index: usize) -> Option<DiskDone> {
+        match &self.platter {
+            Platter::Scratch(disk) => disk.step(index),
+            Platter::Kept(disk) => disk.step(index),
+        }
+    }
+
+    fn disk(&self) -> &dyn Disk {
+        match &self.platter {
+            Platter::Scratch(disk) => disk,
+            Platter::Kept(disk) => disk,
+        }
     }
 }
 
 impl Disk for SimDisk {
     fn blocks(&self) -> u64 {
-        self.inner.blocks()
+        self.disk().blocks()
     }
 
     fn submit(&self, request: DiskRequest) {
         let bytes = request.length() as u64;
         let SimDisk { server, life, target, .. } = *self;
-        self.inner.submit(request);
+        self.disk().submit(request);
         lock(&self.asking).push(Asked { server, life, target, bytes });
     }
 
     fn close(&self) {
-        self.inner.close();
+        self.disk().close();
     }
 }

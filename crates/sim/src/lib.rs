@@ -11,6 +11,7 @@ mod client;
 mod crowd;
 mod disk;
 mod guarded;
+mod kept;
 #[cfg(test)]
 mod locks;
 mod model;
@@ -30,6 +31,7 @@ mod workload;
 mod world;
 
 pub use crowd::{Crowd, CrowdReport};
+pub use kept::Kept;
 pub use planted::Bug;
 pub use run::{Plan, Report, run};
 pub use workload::Mix;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 use std::time::Instant;
-use weir_sim::{Bug, Crowd, Mix, Plan, run};
+use weir_sim::{Bug, Crowd, Kept, Mix, Plan, Report, run};
 
 const USAGE: &str = "\
 weir-sim: plays simulated histories of a pool and checks them
@@ -12,8 +12,10 @@ weir-sim: plays simulated histories of a pool and checks them
   --seed N        this one alone
   --clients N     clients (default: drawn from the seed)
   --fault-mix M   calm, gentle, rough or wreck (default: drawn from the seed)
-  --bug B         plants a bug: lost-write, stale-size, served-twice, hole or torn-write
-  --scenario S    histories (the default), or crowd: very many clients at once
+  --bug B         plants a bug: lost-write, stale-size, served-twice, hole or torn-write;
+                  of kept pools: early-sync or named-unsynced
+  --scenario S    histories (the default); kept: servers of kept pools that die and come back;
+                  or crowd: very many clients at once
   --servers N     servers of the crowd (default 4; its clients: 10000)
   -v              tells the story
 ";
@@ -22,13 +24,15 @@ struct Options {
     seeds: u64,
     first: u64,
     crowd: bool,
+    kept: bool,
     servers: usize,
     plan: Plan,
 }
 
 fn parse() -> Result<Options, String> {
     let plan = Plan { seed: 0, clients: 0, mix: None, bug: None, tells: false };
-    let mut options = Options { seeds: 1000, first: 0, crowd: false, servers: 4, plan };
+    let mut options =
+        Options { seeds: 1000, first: 0, crowd: false, kept: false, servers: 4, plan };
     let mut arguments = std::env::args().skip(1);
     while let Some(flag) = arguments.next() {
         if flag == "-v" {
@@ -50,8 +54,9 @@ fn parse() -> Result<Options, String> {
             }
             "--servers" => options.servers = (number()? as usize).max(1),
             "--scenario" => match value.as_str() {
-                "histories" => options.crowd = false,
+                "histories" => (options.crowd, options.kept) = (false, false),
                 "crowd" => options.crowd = true,
+                "kept" => options.kept = true,
                 _ => return Err(unknown()),
             },
             "--clients" => options.plan.clients = number()? as usize,
@@ -84,13 +89,13 @@ fn main() -> ExitCode {
     let (mut ops, mut errors, mut virtual_us, mut events) = (0, 0, 0, 0);
     for seed in options.first..options.first + options.seeds {
         let plan = Plan { seed, ..options.plan.clone() };
-        let report = run(&plan);
+        let report = play(&plan, options.kept);
         ops += report.ops;
         errors += report.errors;
         virtual_us += report.virtual_us;
         events += report.events;
         if let Some(failure) = report.failure {
-            tell(&plan, &failure);
+            tell(&plan, options.kept, &failure);
             return ExitCode::FAILURE;
         }
         if plan.tells {
@@ -131,9 +136,14 @@ fn crowd(options: &Options) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+fn play(plan: &Plan, kept: bool) -> Report {
+    let Plan { seed, bug, tells, .. } = *plan;
+    if kept { Kept { seed, bug, tells }.run() } else { run(plan) }
+}
+
 /// Plays the seed again with its story, and says how to do that.
-fn tell(plan: &Plan, failure: &str) {
-    let told = run(&Plan { tells: true, ..plan.clone() });
+fn tell(plan: &Plan, kept: bool, failure: &str) {
+    let told = play(&Plan { tells: true, ..plan.clone() }, kept);
     let skip = if plan.tells { 0 } else { told.story.len().saturating_sub(40) };
     told.story.iter().skip(skip).for_each(|line| println!("{line}"));
     println!("seed {} failed: {failure}", plan.seed);
@@ -141,6 +151,9 @@ fn tell(plan: &Plan, failure: &str) {
         println!("played again it failed otherwise: {:?}", told.failure);
     }
     let mut command = format!("cargo run --release -p weir-sim -- --seed {} -v", plan.seed);
+    if kept {
+        command += " --scenario kept";
+    }
     if plan.clients > 0 {
         command += &format!(" --clients {}", plan.clients);
     }

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use weir_core::types::{ClientId, Now};
 use weir_core::wire::control::Welcome;
-use weir_core::wire::data::{Io, Witness};
+use weir_core::wire::data::{Io, TargetCall, TargetRequest, Witness};
 use weir_core::wire::meta::{MetaCall, MetaRequest};
 use weir_core::wire::{self, HEADER_BYTES, Header, Kind};
 
@@ -23,12 +23,23 @@ pub enum Bug {
     Hole,
     /// A write whose connection broke in mid-payload is stored as far as it came.
     TornWrite,
+    /// Of a kept pool: a sync is answered before the journal is on the disk.
+    EarlySync,
+    /// Of a kept pool: the journal is synced, and what it names was not.
+    NamedUnsynced,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: &[Bug] =
-        &[Bug::LostWrite, Bug::StaleSize, Bug::ServedTwice, Bug::Hole, Bug::TornWrite];
+    pub const ALL: &[Bug] = &[
+        Bug::LostWrite,
+        Bug::StaleSize,
+        Bug::ServedTwice,
+        Bug::Hole,
+        Bug::TornWrite,
+        Bug::EarlySync,
+        Bug::NamedUnsynced,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -38,6 +49,8 @@ impl Bug {
             Bug::ServedTwice => "served-twice",
             Bug::Hole => "hole",
             Bug::TornWrite => "torn-write",
+            Bug::EarlySync => "early-sync",
+            Bug::NamedUnsynced => "named-unsynced",
         }
     }
 }
@@ -78,6 +91,15 @@ impl Planted {
                     | MetaRequest::Settle { settlement, .. } = &mut call.request
                 {
                     settlement.size /= 2;
+                    body = Cow::Owned(wire::encode(&call));
+                }
+            }
+            Some(Bug::EarlySync) if header.kind == Kind::Target => {
+                if let Ok(mut call) = wire::decode::<TargetCall>(&body)
+                    && let TargetRequest::Flush { ino } = call.request
+                {
+                    // Answered likewise, and nothing is written.
+                    call.request = TargetRequest::Witness { ino };
                     body = Cow::Owned(wire::encode(&call));
                 }
             }

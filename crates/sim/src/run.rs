@@ -140,7 +140,12 @@ pub(crate) async fn form(fs: &Fs<SimRpc>, key: [u8; 32], stripe_size: u64) -> Re
     Ok(map)
 }
 
-async fn join(fs: &Fs<SimRpc>, map: &PoolMap, key: [u8; 32], index: usize) -> Result<()> {
+pub(crate) async fn join(
+    fs: &Fs<SimRpc>,
+    map: &PoolMap,
+    key: [u8; 32],
+    index: usize,
+) -> Result<()> {
     let connection = fs
         .rpc()
         .connection_key(index)

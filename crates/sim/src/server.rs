@@ -1,6 +1,7 @@
 //! A server process: the driver of the shipped services, as `weir-server`'s.
 
-use crate::disk::{Asked, Faults, SimDisk, Speed};
+use crate::disk::{Asked, Faults, Platter, SimDisk, Speed};
+use crate::kept::{Bell, Shelf};
 use crate::net::{Payload, Placement, Sending, Taker};
 use crate::planted::{Bug, Planted};
 use crate::rng::Rng;
@@ -12,8 +13,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use weir_core::error::{Code, Error, Result};
+use weir_core::service::meta::{MemoryStore, MetaStore};
 use weir_core::service::storage::HeapMemory;
-use weir_core::service::storage::disk::Disk;
+use weir_core::service::storage::disk::{Disk, MemoryDisk};
 use weir_core::service::{
     Action, Outgoing, Peer, Receiving, Service, ServiceOptions, TargetParts, Usage,
 };
@@ -28,6 +30,9 @@ const TICK_US: u64 = 500_000;
 
 type Task = Pin<Box<dyn Future<Output = Outgoing> + Send>>;
 type Chore = Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
+/// What a server's process is made of: its service, its disks, and when each has done what it was asked.
+type Made = (Arc<Service>, Vec<(Arc<SimDisk>, u64)>);
 
 /// What a server is given.
 #[derive(Clone, Debug)]
@@ -72,6 +77,8 @@ pub(crate) struct Server {
     equipment: Equipment,
     /// Its targets' disks, and when each has done all that it was asked for.
     disks: Vec<(Arc<SimDisk>, u64)>,
+    /// What outlives its processes, if something does.
+    pub(crate) shelf: Option<Shelf>,
     /// Its own and its targets' incarnations: drawn anew for each life.
     incarnations: Vec<Incarnation>,
     /// Requests that wait, and the connection to answer on.
@@ -82,7 +89,21 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn die(&mut self, power: bool) {
+    /// Requests that its disks have not ended.
+    pub(crate) fn disk_pending(&self) -> usize {
+        self.disks.iter().map(|(disk, _)| disk.pending()).sum()
+    }
+
+    pub(crate) fn die(&mut self, power: bool, rng: &mut Rng) {
+        if let Some(shelf) = &mut self.shelf {
+            // What its disks had been asked for they may have done.
+            for (disk, _) in &self.disks {
+                while disk.pending() > 0 && rng.chance(60) {
+                    disk.step(rng.below(disk.pending() as u64) as usize);
+                }
+            }
+            shelf.die(power, rng);
+        }
         self.alive = false;
         self.host_down = power;
         self.stopped = false;
@@ -107,10 +128,11 @@ impl World {
         incarnations: &[Incarnation],
         host: usize,
         (server, life): (usize, u64),
-    ) -> (Arc<Service>, Vec<(Arc<SimDisk>, u64)>) {
+    ) -> Made {
         let disk = |target| {
             let place = (server, life, target);
-            (Arc::new(SimDisk::new(DISK_BLOCKS, place, self.asking.clone())), 0)
+            let platter = Platter::Scratch(MemoryDisk::new(DISK_BLOCKS));
+            (Arc::new(SimDisk::new(platter, place, self.asking.clone())), 0)
         };
         let disks: Vec<_> = match equipment.disk {
             Some(_) => (0..equipment.targets).map(disk).collect(),
@@ -118,7 +140,7 @@ impl World {
         };
         if let Some(faults) = equipment.faults {
             for (disk, _) in &disks {
-                faults.plant(&disk.inner, &mut self.rng);
+                disk.faulty().iter().for_each(|disk| faults.plant(disk, &mut self.rng));
             }
         }
         let parts = |(target, &incarnation): (usize, &Incarnation)| TargetParts {
@@ -133,17 +155,57 @@ impl World {
             self.sleepers.clone(),
         );
         let service = Service::new(ServiceOptions {
-            incarnation: incarnations[0],
+            targets: incarnations[1..].iter().enumerate().map(parts).collect(),
+            ..self.options(incarnations[0], host, Box::new(store))
+        });
+        (service, disks)
+    }
+
+    /// A service without targets.
+    fn options(
+        &self,
+        incarnation: Incarnation,
+        host: usize,
+        store: Box<dyn MetaStore>,
+    ) -> ServiceOptions {
+        ServiceOptions {
+            incarnation,
             secret: self.secret.clone(),
             timing: self.timing.clone(),
-            targets: incarnations[1..].iter().enumerate().map(parts).collect(),
+            targets: Vec::new(),
             prepared: Vec::new(),
-            store: Box::new(store),
+            store,
             description: ("sim".to_owned(), 1, format!("host-{host}")),
             usage: Box::new(Usage::default),
             started: self.now(host),
+        }
+    }
+
+    /// What a shelf holds, served.
+    fn kept_service(
+        &mut self,
+        equipment: &Equipment,
+        shelf: &mut Shelf,
+        host: usize,
+        (server, life): (usize, u64),
+    ) -> Result<Made> {
+        let platter = Platter::Kept(shelf.disk());
+        let disk = Arc::new(SimDisk::new(platter, (server, life, 0), self.asking.clone()));
+        let bells = self.bells.clone();
+        let bell = || -> Bell {
+            let bells = bells.clone();
+            Box::new(move || lock(&bells).push((server, life)))
+        };
+        let brought = shelf.bring(disk.clone(), equipment, &bell, self.planted.bug)?;
+        let none = || Box::new(MemoryStore::new(equipment.metadata_memory)) as Box<dyn MetaStore>;
+        let store = brought.store.unwrap_or_else(none);
+        let incarnation = Incarnation(self.rng.word());
+        let service = Service::new(ServiceOptions {
+            prepared: vec![brought.target],
+            ..self.options(incarnation, host, store)
         });
-        (service, disks)
+        self.at(self.now_us, Event::Journal { server, life, again: true });
+        Ok((service, vec![(disk, 0)]))
     }
 
     /// Sets the time for what disks were asked.
@@ -177,11 +239,11 @@ impl World {
         let (disk, service) = (process.disks[target].0.clone(), process.service.clone());
         let now = self.now(process.host);
         if let Some(faults) = process.equipment.faults {
-            faults.watch(&disk.inner);
+            disk.faulty().iter().for_each(|disk| faults.watch(disk));
         }
-        let pending = disk.inner.pending() as u64;
+        let pending = disk.pending() as u64;
         if pending > 0
-            && let Some(done) = disk.inner.step(self.rng.below(pending) as usize)
+            && let Some(done) = disk.step(self.rng.below(pending) as usize)
         {
             service.disk_done(now, target, vec![done]);
         }
@@ -192,8 +254,31 @@ impl World {
         let incarnations: Vec<_> =
             (0..=equipment.targets).map(|_| Incarnation(self.rng.word())).collect();
         let server = self.servers.len();
-        let (service, disks) = self.service(&equipment, &incarnations, host, (server, 1));
+        let made = self.service(&equipment, &incarnations, host, (server, 1));
+        self.enlist(host, equipment, made, incarnations, None);
+    }
+
+    /// Starts one whose content outlives it; the first has the names, too.
+    pub(crate) fn start_kept_server(&mut self, host: usize, equipment: Equipment) {
+        let server = self.servers.len();
+        let mut shelf = Shelf::new(Incarnation(self.rng.word()), server == 0);
+        match self.kept_service(&equipment, &mut shelf, host, (server, 1)) {
+            Ok(made) => self.enlist(host, equipment, made, Vec::new(), Some(shelf)),
+            Err(error) => self.fail(|| format!("server {server} is not made: {error}")),
+        }
+    }
+
+    fn enlist(
+        &mut self,
+        host: usize,
+        equipment: Equipment,
+        (service, disks): Made,
+        incarnations: Vec<Incarnation>,
+        shelf: Option<Shelf>,
+    ) {
+        let server = self.servers.len();
         self.servers.push(Server {
+            shelf,
             host,
             life: 1,
             alive: true,
@@ -212,7 +297,8 @@ impl World {
         self.at(self.now_us + TICK_US, Event::Tick { server, life: 1 });
     }
 
-    /// Starts a dead server's successor, which has nothing and belongs to no pool.
+    /// Starts a dead server's successor, which belongs to no pool, and has nothing but what outlives
+    /// servers.
     pub(crate) fn restart_server(&mut self, server: usize) {
         if self.servers[server].alive {
             return;
@@ -224,7 +310,19 @@ impl World {
             _ => (0..=equipment.targets).map(|_| Incarnation(self.rng.word())).collect(),
         };
         let life = self.servers[server].life + 1;
-        let (service, disks) = self.service(&equipment, &incarnations, host, (server, life));
+        let (service, disks) = match self.servers[server].shelf.take() {
+            None => self.service(&equipment, &incarnations, host, (server, life)),
+            Some(mut shelf) => {
+                let made = self.kept_service(&equipment, &mut shelf, host, (server, life));
+                self.servers[server].shelf = Some(shelf);
+                match made {
+                    Ok(made) => made,
+                    Err(error) => {
+                        return self.fail(|| format!("server {server} is not back: {error}"));
+                    }
+                }
+            }
+        };
         let process = &mut self.servers[server];
         process.service = service;
         process.disks = disks;

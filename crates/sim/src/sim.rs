@@ -117,6 +117,7 @@ impl Sim {
                     world.at(at_us, crate::world::Event::Wake(waker));
                 }
                 world.disks_asked();
+                world.bells_rung();
                 if world.failure.is_some() {
                     return Ended::Failed;
                 }

@@ -39,6 +39,8 @@ pub(crate) enum Event {
     Tick { server: usize, life: u64 },
     /// A disk ends one of its requests.
     Disk { server: usize, life: u64, target: usize },
+    /// A server writes and syncs its journals; `again`: and will do so regularly.
+    Journal { server: usize, life: u64, again: bool },
     /// A sleeper's time has come.
     Wake(Waker),
     /// Something breaks, or is mended.
@@ -178,6 +180,8 @@ pub(crate) struct World {
     pub(crate) ready: Arc<Ready>,
     pub(crate) sleepers: Sleepers,
     pub(crate) asking: crate::disk::Asking,
+    /// Servers, and their lives, whose journals somebody waits for.
+    pub(crate) bells: Arc<Mutex<Vec<(usize, u64)>>>,
     /// Whether disks have faults: then requests may end in the errors that tell of it.
     pub(crate) disks_fail: bool,
     pub(crate) planted: Planted,
@@ -212,6 +216,7 @@ impl World {
             ready: Arc::default(),
             sleepers: Sleepers::default(),
             asking: crate::disk::Asking::default(),
+            bells: Arc::default(),
             disks_fail: false,
             planted,
             dead: Vec::new(),
@@ -293,6 +298,7 @@ impl World {
             }
             Event::Tick { server, life } => self.server_tick(server, life),
             Event::Disk { server, life, target } => self.disk_ends(server, life, target),
+            Event::Journal { server, life, again } => self.journal_turn(server, life, again),
             Event::Wake(waker) => waker.wake(),
             Event::Fault(fault) => self.fault(&fault),
         }
@@ -684,7 +690,7 @@ impl World {
             }
             self.forget_if_closed(id);
         }
-        self.servers[server].die(power);
+        self.servers[server].die(power, &mut self.rng);
     }
 
     fn broken(&mut self, id: u64, at_client: bool) {

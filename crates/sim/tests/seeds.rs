@@ -1,6 +1,6 @@
 //! A few hundred seeds, each a pool with everything going wrong; and bugs that must be found.
 
-use weir_sim::{Bug, Crowd, Mix, Plan, run};
+use weir_sim::{Bug, Crowd, Kept, Mix, Plan, run};
 
 /// Seeds that every change must pass. The long run is `cargo run --release -p weir-sim`.
 const SEEDS: u64 = 100;
@@ -100,4 +100,43 @@ fn a_thousand_clients_at_once() {
     let report = Crowd { seed: 1, clients: 1000, servers: 3 }.run();
     assert_eq!(report.failure, None);
     assert_eq!(report.ops, 6000);
+}
+
+/// Pools that last: seeds, and within how many a planted bug must show.
+const KEPT_SEEDS: u64 = 60;
+
+fn kept(seed: u64, bug: Option<Bug>) -> weir_sim::Report {
+    Kept { seed, bug, tells: false }.run()
+}
+
+#[test]
+fn what_was_synced_outlives_servers_and_power() {
+    let mut ops = 0;
+    // With the last three, servers that came back read from their disks before anybody looked after these.
+    for seed in (0..KEPT_SEEDS).chain([145, 289, 328]) {
+        let report = kept(seed, None);
+        ops += report.ops;
+        if let Some(failure) = report.failure {
+            let command = "cargo run --release -p weir-sim -- --scenario kept --seed";
+            panic!("seed {seed}: {failure}\nreplay: {command} {seed} -v");
+        }
+    }
+    assert!(ops > KEPT_SEEDS * 50, "only {ops} operations were carried out");
+}
+
+fn found_in_kept(bug: Bug) {
+    let seed = (0..KEPT_SEEDS).find(|&seed| kept(seed, Some(bug)).failure.is_some());
+    let seed = seed.unwrap_or_else(|| panic!("{} was not found", bug.name()));
+    // It was the bug that was found.
+    assert_eq!(kept(seed, None).failure, None, "seed {seed}");
+}
+
+#[test]
+fn a_sync_that_is_answered_too_early_is_found() {
+    found_in_kept(Bug::EarlySync);
+}
+
+#[test]
+fn a_journal_ahead_of_what_it_names_is_found() {
+    found_in_kept(Bug::NamedUnsynced);
 }
