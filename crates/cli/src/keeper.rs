@@ -47,6 +47,8 @@ pub(crate) fn up(options: &args::Up) -> Outcome<u8> {
     if let Some(directory) = &options.mount {
         crate::namespace::check_mount_point(directory)?;
     }
+    let forming =
+        |plan: &Plan| PoolFile::forming(&options.name, &options.servers.wire, &plan.timing);
     if let Some((directory, kept)) = KeptFile::find(&options.name)? {
         if options.kept.is_some() {
             return Err(Failure::usage(format!(
@@ -57,7 +59,8 @@ pub(crate) fn up(options: &args::Up) -> Outcome<u8> {
         let _signals = Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
         let plan = kept.plan.clone().back();
         let secret = directory.secret()?;
-        let result = bring_up(options, &plan, &directory, &secret, Some(&kept));
+        let told = forming(&plan).and_then(|file| directory.write(&file));
+        let result = told.and_then(|()| bring_up(options, &plan, &directory, &secret, Some(&kept)));
         return came_up(options, &plan, &directory, result);
     }
     let mut plan = Plan::of(&options.servers)?;
@@ -66,7 +69,7 @@ pub(crate) fn up(options: &args::Up) -> Outcome<u8> {
     }
     let _signals = Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     PoolDirectory::sweep();
-    let file = forming(options, &plan)?;
+    let file = forming(&plan)?;
     let (directory, secret) = PoolDirectory::make(plan.secret()?, &file)?;
     let result = bring_up(options, &plan, &directory, &secret, None);
     came_up(options, &plan, &directory, result)
@@ -116,21 +119,6 @@ fn came_up(
     Ok(0)
 }
 
-/// What is said of a pool that this process begins to form.
-fn forming(options: &args::Up, plan: &Plan) -> Outcome<PoolFile> {
-    Ok(PoolFile {
-        name: options.name.clone(),
-        servers: Vec::new(),
-        owns_servers: true,
-        keeper: Some(Process::me()?),
-        processes: Vec::new(),
-        mounts: Vec::new(),
-        made: Vec::new(),
-        connections: options.servers.wire.connections.map(usize::from),
-        timing: plan.timing.clone(),
-    })
-}
-
 fn bring_up(
     options: &args::Up,
     plan: &Plan,
@@ -138,8 +126,7 @@ fn bring_up(
     secret: &Secret,
     kept: Option<&KeptFile>,
 ) -> Outcome<Access> {
-    let mut file = forming(options, plan)?;
-    directory.write(&file)?;
+    let mut file = directory.read()?;
     if let Some(servers) = plan.running() {
         // Nothing to hold.
         file.servers = servers.to_vec();

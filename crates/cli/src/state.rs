@@ -1,5 +1,6 @@
 //! What is known of pools on this machine: `~/.weir/pools/NAME/` with `pool.json` and `secret`.
 
+use crate::args;
 use crate::failure::{Failure, Outcome};
 use crate::kept::KeptFile;
 use crate::sys::{self, Process};
@@ -395,6 +396,21 @@ fn maker(path: &Path) -> Option<Process> {
 }
 
 impl PoolFile {
+    /// What is said of a pool that this process begins to form.
+    pub(crate) fn forming(name: &str, wire: &args::Wire, timing: &Timing) -> Outcome<PoolFile> {
+        Ok(PoolFile {
+            name: name.to_owned(),
+            servers: Vec::new(),
+            owns_servers: true,
+            keeper: Some(Process::me()?),
+            processes: Vec::new(),
+            mounts: Vec::new(),
+            made: Vec::new(),
+            connections: wire.connections.map(usize::from),
+            timing: timing.clone(),
+        })
+    }
+
     pub(crate) fn standing(&self) -> Standing {
         match &self.keeper {
             Some(keeper) if !keeper.lives() => match self.processes.iter().any(Process::lives) {

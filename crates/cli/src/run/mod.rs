@@ -19,7 +19,7 @@ use crate::pool::{Access, Store};
 use crate::servers::{Death, Fleet};
 use crate::size::{show, show_count};
 use crate::state::{self, PoolDirectory, PoolFile};
-use crate::sys::{self, Process, Signals};
+use crate::sys::{self, Signals};
 use job::{Ended, Order, Word};
 use nix::sys::signal::Signal;
 use report::{Report, Vanished};
@@ -91,17 +91,8 @@ impl<'a> Run<'a> {
             Some(_) => Vec::new(),
             None => mount_points(&name),
         };
-        let pool_file = PoolFile {
-            name: name.clone(),
-            servers: Vec::new(),
-            owns_servers: true,
-            keeper: Some(Process::me()?),
-            processes: Vec::new(),
-            mounts: Vec::new(),
-            made,
-            connections: options.servers.wire.connections.map(usize::from),
-            timing: wishes.plan.timing.clone(),
-        };
+        let forming = PoolFile::forming(&name, &options.servers.wire, &wishes.plan.timing)?;
+        let pool_file = PoolFile { made, ..forming };
         let (directory, secret) = PoolDirectory::make(wishes.plan.secret()?, &pool_file)?;
         let mut run = Run {
             options,
