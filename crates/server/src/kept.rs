@@ -17,6 +17,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use weir_core::checksum;
 use weir_core::error::{Code, Error, Result};
 use weir_core::journal::{self, Identity, Options, Sink};
 use weir_core::layout::Member;
@@ -63,7 +64,7 @@ fn label(incarnation: Incarnation) -> [u8; LABEL_BYTES] {
     bytes[..8].copy_from_slice(LABEL_MAGIC);
     bytes[8..12].copy_from_slice(&LABEL_VERSION.to_le_bytes());
     bytes[16..].copy_from_slice(&incarnation.0.to_le_bytes());
-    let sum = journal::checksum(&bytes);
+    let sum = checksum::crc32c(&bytes);
     bytes[12..16].copy_from_slice(&sum.to_le_bytes());
     bytes
 }

@@ -60,11 +60,6 @@ impl Options {
     }
 }
 
-/// CRC-32C, as everywhere on a pool's disks.
-pub fn checksum(bytes: &[u8]) -> u32 {
-    crate::checksum::crc32c(bytes)
-}
-
 fn check_segment_bytes(bytes: u64) -> Result<()> {
     match bytes.is_power_of_two() && (16 << 10..=64 << 20).contains(&bytes) {
         true => Ok(()),
