@@ -422,15 +422,13 @@ impl Kept {
         world.delay_us = rng.between(20, 1000);
         (0..=servers + clients).for_each(|_| world.hosts.push(Host::new(1_000_000, 0)));
         let equipment = Equipment {
-            targets: 1,
             memory: *rng.pick(&[1 << 20, 2 << 20]),
             metadata_memory: 8 << 20,
-            store_us: 0,
             disk: Some(Speed {
                 latency_us: *rng.pick(&[20, 200, 4_000]),
                 bytes_per_ms: *rng.pick(&[20_000, 500_000]),
             }),
-            faults: None,
+            ..Equipment::default()
         };
         for server in 0..servers {
             world.start_kept_server(server, equipment.clone());

@@ -20,11 +20,17 @@ weir-sim: plays simulated histories of a pool and checks them
   -v              tells the story
 ";
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scenario {
+    Histories,
+    Kept,
+    Crowd,
+}
+
 struct Options {
     seeds: u64,
     first: u64,
-    crowd: bool,
-    kept: bool,
+    scenario: Scenario,
     servers: usize,
     plan: Plan,
 }
@@ -32,7 +38,7 @@ struct Options {
 fn parse() -> Result<Options, String> {
     let plan = Plan { seed: 0, clients: 0, mix: None, bug: None, tells: false };
     let mut options =
-        Options { seeds: 1000, first: 0, crowd: false, kept: false, servers: 4, plan };
+        Options { seeds: 1000, first: 0, scenario: Scenario::Histories, servers: 4, plan };
     let mut arguments = std::env::args().skip(1);
     while let Some(flag) = arguments.next() {
         if flag == "-v" {
@@ -54,9 +60,9 @@ fn parse() -> Result<Options, String> {
             }
             "--servers" => options.servers = (number()? as usize).max(1),
             "--scenario" => match value.as_str() {
-                "histories" => (options.crowd, options.kept) = (false, false),
-                "crowd" => options.crowd = true,
-                "kept" => options.kept = true,
+                "histories" => options.scenario = Scenario::Histories,
+                "kept" => options.scenario = Scenario::Kept,
+                "crowd" => options.scenario = Scenario::Crowd,
                 _ => return Err(unknown()),
             },
             "--clients" => options.plan.clients = number()? as usize,
@@ -83,19 +89,19 @@ fn main() -> ExitCode {
         }
     };
     let started = Instant::now();
-    if options.crowd {
+    if options.scenario == Scenario::Crowd {
         return crowd(&options);
     }
     let (mut ops, mut errors, mut virtual_us, mut events) = (0, 0, 0, 0);
     for seed in options.first..options.first + options.seeds {
         let plan = Plan { seed, ..options.plan.clone() };
-        let report = play(&plan, options.kept);
+        let report = play(&plan, options.scenario);
         ops += report.ops;
         errors += report.errors;
         virtual_us += report.virtual_us;
         events += report.events;
         if let Some(failure) = report.failure {
-            tell(&plan, options.kept, &failure);
+            tell(&plan, options.scenario, &failure);
             return ExitCode::FAILURE;
         }
         if plan.tells {
@@ -136,14 +142,17 @@ fn crowd(options: &Options) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn play(plan: &Plan, kept: bool) -> Report {
+fn play(plan: &Plan, scenario: Scenario) -> Report {
     let Plan { seed, bug, tells, .. } = *plan;
-    if kept { Kept { seed, bug, tells }.run() } else { run(plan) }
+    match scenario {
+        Scenario::Kept => Kept { seed, bug, tells }.run(),
+        _ => run(plan),
+    }
 }
 
 /// Plays the seed again with its story, and says how to do that.
-fn tell(plan: &Plan, kept: bool, failure: &str) {
-    let told = play(&Plan { tells: true, ..plan.clone() }, kept);
+fn tell(plan: &Plan, scenario: Scenario, failure: &str) {
+    let told = play(&Plan { tells: true, ..plan.clone() }, scenario);
     let skip = if plan.tells { 0 } else { told.story.len().saturating_sub(40) };
     told.story.iter().skip(skip).for_each(|line| println!("{line}"));
     println!("seed {} failed: {failure}", plan.seed);
@@ -151,7 +160,7 @@ fn tell(plan: &Plan, kept: bool, failure: &str) {
         println!("played again it failed otherwise: {:?}", told.failure);
     }
     let mut command = format!("cargo run --release -p weir-sim -- --seed {} -v", plan.seed);
-    if kept {
+    if scenario == Scenario::Kept {
         command += " --scenario kept";
     }
     if plan.clients > 0 {
