@@ -2,7 +2,7 @@
 //! is buffered (Node.js asks so for attributes).
 
 use crate::before::jumping;
-use crate::real::look_up;
+use crate::real::{self, look_up};
 use crate::{buffer, process};
 use libc::{c_long, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -14,10 +14,10 @@ pub(crate) fn find() {
     look_up(&REAL, "syscall\0");
 }
 
-/// What is done before the call; gives the function that does it. This library's own calls, and those
-/// of the language's library in it, come here too.
+/// What is done before the call; gives the function that does it. Some calls of the language's library
+/// in this one come here too, and must not pass for the program's.
 extern "C" fn before(number: c_long) -> *mut c_void {
-    if buffer::is_on() && !is_harmless(number) {
+    if buffer::is_on() && !process::is_inside() && !is_harmless(number) {
         let errno = process::errno();
         // It may read, and it may write.
         buffer::forget();
@@ -54,32 +54,6 @@ extern "C" fn call(
     e: usize,
     f: usize,
 ) -> c_long {
-    let result: isize;
-    // SAFETY: the caller's promises are those of the system call; it keeps all but these registers.
-    #[cfg(target_arch = "x86_64")]
-    unsafe {
-        std::arch::asm!(
-            "syscall",
-            inlateout("rax") number as isize => result,
-            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
-            lateout("rcx") _, lateout("r11") _,
-        );
-    }
-    // SAFETY: as on the other machine.
-    #[cfg(target_arch = "aarch64")]
-    unsafe {
-        std::arch::asm!(
-            "svc 0",
-            in("x8") number,
-            inlateout("x0") a => result,
-            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
-        );
-    }
-    match result {
-        -4095..0 => {
-            process::set_errno(-result as libc::c_int);
-            -1
-        }
-        result => result as c_long,
-    }
+    // SAFETY: the caller's promises are those of the system call.
+    unsafe { real::call(number, [a, b, c, d, e, f]) }
 }

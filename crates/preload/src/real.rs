@@ -4,6 +4,7 @@
 //! a call: an allocator that reads a file while it starts would come back to us, and `dlsym`
 //! allocates. Until then the kernel is called directly.
 
+use crate::process;
 use libc::{c_int, c_long, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -92,14 +93,41 @@ pub(crate) fn look_up(found: &AtomicPtr<c_void>, name: &str) -> *mut c_void {
     function
 }
 
-/// Makes a system call. Sets errno where it fails.
+/// Makes a system call. Sets errno where it fails. Not by the C library's `syscall`, which others stand
+/// in front of, and we ourselves.
 ///
 /// # Safety
 /// As the system call's.
 pub(crate) unsafe fn call(number: c_long, arguments: [usize; 6]) -> c_long {
     let [a, b, c, d, e, f] = arguments;
-    // SAFETY: passed on.
-    unsafe { libc::syscall(number, a, b, c, d, e, f) }
+    let result: isize;
+    // SAFETY: the caller's promises are those of the system call; it keeps all but these registers.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+        );
+    }
+    // SAFETY: as on the other machine.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") number,
+            inlateout("x0") a => result,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+        );
+    }
+    match result {
+        -4095..0 => {
+            process::set_errno(-result as c_int);
+            -1
+        }
+        result => result as c_long,
+    }
 }
 
 /// Makes a system call by name, of arguments that are cast to words (sign-extended).
