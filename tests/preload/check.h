@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { KIB = 1024, MIB = 1024 * 1024, BORROWED = 64 * 1024 };
@@ -182,6 +183,21 @@ static inline void ends_well(pid_t child)
     int status = -1;
     EQUAL(waitpid(child, &status, 0), child);
     EQUAL(status, 0);
+}
+
+static inline double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+/* Tells the test that this program is at work. */
+static inline void ready(void)
+{
+    int fd = open(outside("ready"), O_CREAT | O_RDWR, 0600);
+    CHECK(fd >= 0);
+    close(fd);
 }
 
 static inline void map_board(void)

@@ -1,17 +1,8 @@
 /* Programs of one purpose each, which the harness puts into odd surroundings. */
 #include "check.h"
 
-#include <time.h>
-
 enum { LENGTH = 100 * KIB };
 static unsigned char memory[LENGTH];
-
-static double now(void)
-{
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
-}
 
 static void round_trip(int fd, unsigned seed)
 {
@@ -51,13 +42,6 @@ static void for_long(void)
         /* Still by the library. */
         DIRECTLY(1, EQUAL(pread(fd, memory, 10, 0), 10));
     }
-}
-
-static void ready(void)
-{
-    int fd = open(outside("ready"), O_CREAT | O_RDWR, 0600);
-    CHECK(fd >= 0);
-    close(fd);
 }
 
 static void for_ever(void)

@@ -276,6 +276,11 @@ pub(crate) fn current(fd: c_int) -> Option<Arc<Description>> {
     None
 }
 
+/// Whether the descriptor is still open on this very description. To be called inside.
+pub(crate) fn is_current(fd: c_int, description: &Arc<Description>) -> bool {
+    current(fd).is_some_and(|current| Arc::ptr_eq(&current, description))
+}
+
 /// Whether the descriptor is open on this description's file.
 pub(crate) fn leads_to(fd: c_int, description: &Description) -> bool {
     identity(fd, libc::AT_STATX_DONT_SYNC).is_some_and(|(now, _)| now == description.identity)

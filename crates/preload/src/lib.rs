@@ -17,6 +17,7 @@ mod buffer;
 mod engine;
 mod exports;
 mod files;
+mod flight;
 mod fork;
 mod memory;
 mod process;

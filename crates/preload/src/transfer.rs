@@ -13,7 +13,7 @@ use libc::{c_int, c_void, iovec, off_t, ssize_t};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use weir_client::lending::Cell;
 use weir_core::error::{Code, Error};
 use weir_core::layout::Extent;
@@ -224,20 +224,11 @@ unsafe fn serve(
         // SAFETY: passed on.
         return unsafe { move_bytes(fd, description, way, slices, length, at) };
     };
-    let sure = || files::current(fd).is_some_and(|current| Arc::ptr_eq(&current, description));
     if Buffer::applies(description) {
         let buffered = match way {
             Way::Read => {
-                let fill = |memory: &mut [u8], at| {
-                    if !sure() {
-                        return None;
-                    }
-                    let slice = Slice::to_write(memory);
-                    // SAFETY: memory of the buffer's own.
-                    unsafe { move_bytes(fd, description, way, &[slice], slice.length, at) }
-                };
                 // SAFETY: passed on.
-                unsafe { buffer.read(slices, length, at, fill) }
+                unsafe { buffer.read(fd, description, slices, length, at) }
             }
             // SAFETY: passed on.
             Way::Write => unsafe { buffer.write(fd, description, slices, length, at) },
@@ -246,31 +237,18 @@ unsafe fn serve(
             return buffered;
         }
     }
-    if !sure() {
+    if !files::is_current(fd, description) {
         return None;
     }
     // SAFETY: passed on.
     unsafe { move_bytes(fd, description, way, slices, length, at) }
 }
 
-/// Writes past the buffer. None: the kernel has to do it.
+/// Reads or writes past the buffer. None: the kernel has to do it.
 ///
 /// # Safety
 /// As [`transfer`].
-pub(crate) unsafe fn store(
-    fd: c_int,
-    description: &Description,
-    slices: &[Slice],
-    length: usize,
-    at: u64,
-) -> Option<usize> {
-    // SAFETY: passed on.
-    unsafe { move_bytes(fd, description, Way::Write, slices, length, at) }
-}
-
-/// # Safety
-/// As [`transfer`].
-unsafe fn move_bytes(
+pub(crate) unsafe fn move_bytes(
     fd: c_int,
     description: &Description,
     way: Way,
@@ -295,31 +273,43 @@ unsafe fn move_bytes(
         };
         description.engine.pool.run(run)
     };
-    // Should this process die now, or not learn what becomes of its bytes, the mount must know.
-    let open = &description.cell().writes_open;
-    if way == Way::Write {
-        open.fetch_add(1, Ordering::SeqCst);
-    }
+    begins(description, way);
     let result = match work() {
         Err(Error { code: Code::NoCapability, .. }) if description.extend(fd) => work(),
         result => result,
     };
-    if way == Way::Write && (result.is_ok() || !description.file.in_doubt()) {
-        open.fetch_sub(1, Ordering::SeqCst);
-    }
-    count(description.cell(), way, begun, &result);
-    if way == Way::Write {
-        // Pages that the kernel read meanwhile may be from before or after: it writes once more.
-        if description.mapped() {
-            return None;
-        }
+    ends(description, way, begun.elapsed(), &result);
+    // Pages that the kernel read meanwhile may be from before or after: it writes once more.
+    if way == Way::Write && description.mapped() {
+        return None;
     }
     result.ok()
 }
 
-/// Counts a request, which began then and has just ended so.
-pub(crate) fn count(cell: &Cell, way: Way, begun: Instant, moved: &Result<usize, Error>) {
-    let ns = begun.elapsed().as_nanos() as u64;
+/// To be called before requests for this are made.
+pub(crate) fn begins(description: &Description, way: Way) {
+    // Should this process die now, or not learn what becomes of its bytes, the mount must know.
+    if way == Way::Write {
+        description.cell().writes_open.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// To be called once the requests for this have ended so, which took that long.
+pub(crate) fn ends(
+    description: &Description,
+    way: Way,
+    spent: Duration,
+    result: &Result<usize, Error>,
+) {
+    if way == Way::Write && (result.is_ok() || !description.file.in_doubt()) {
+        description.cell().writes_open.fetch_sub(1, Ordering::SeqCst);
+    }
+    count(description.cell(), way, spent, result);
+}
+
+/// Counts a request, which took that long and has ended so.
+pub(crate) fn count(cell: &Cell, way: Way, spent: Duration, moved: &Result<usize, Error>) {
+    let ns = spent.as_nanos() as u64;
     let (calls, bytes, time, errors) = match way {
         Way::Read => (&cell.reads, &cell.bytes_read, &cell.read_ns, &cell.read_errors),
         Way::Write => (&cell.writes, &cell.bytes_written, &cell.write_ns, &cell.write_errors),

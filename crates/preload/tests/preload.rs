@@ -456,6 +456,30 @@ fn buffers() {
     }
 }
 
+/// What is written behind and read ahead while the program goes on.
+#[test]
+fn buffers_are_moved_while_the_program_goes_on() {
+    if !fuse_works() {
+        return;
+    }
+    let mut ground = Ground::with_buffers(128 << 10);
+    let program = ground.compile("buffers", &[]);
+    let run = |case: &str| {
+        let mut command = ground.command(&program, &["*"]);
+        let done = bounded(command.env("WEIR_IO_BUFFER", "yes").arg(case), &ground.scratch);
+        ground.clean();
+        done
+    };
+    for case in ["seen", "over", "cut", "pauses", "full"] {
+        let (status, output) = run(case);
+        assert_eq!(status, "exit status: 0", "{case}: {output}");
+    }
+    let mut child = at_work(&ground, &program, "until_lost");
+    ground.servers.clear();
+    let status = wait(&mut child).map(|status| status.to_string());
+    assert_eq!(status.as_deref(), Some("exit status: 0"));
+}
+
 /// A program that hears of others' work by a file of theirs once read what it had read ahead before.
 #[test]
 fn buffers_hide_nothing_from_who_opens_a_file() {

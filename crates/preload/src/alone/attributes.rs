@@ -297,7 +297,13 @@ interpose! {
         });
 
     fn truncate | truncate64(path: *const c_char, size: off_t) -> c_int,
-        |next| inode(HERE, path, 0, next, |engine, found| cut(engine, found.ino, size));
+        |next| {
+            buffer::forget();
+            inode(HERE, path, 0, next, |engine, found| cut(engine, found.ino, size))
+        };
     fn ftruncate | ftruncate64(fd: c_int, size: off_t) -> c_int,
-        |next| cut_held(fd, size, next);
+        |next| {
+            buffer::forget();
+            cut_held(fd, size, next)
+        };
 }

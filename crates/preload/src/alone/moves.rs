@@ -100,7 +100,7 @@ unsafe fn append(
         }
         length
     });
-    count(description.cell(), Way::Write, begun, &moved);
+    count(description.cell(), Way::Write, begun.elapsed(), &moved);
     moved
 }
 
@@ -124,7 +124,7 @@ unsafe fn move_bytes(
             Way::Write => unsafe { file.write_slices(&extents, slices) }.await.map(|()| length),
         }
     });
-    count(description.cell(), way, begun, &moved);
+    count(description.cell(), way, begun.elapsed(), &moved);
     moved
 }
 

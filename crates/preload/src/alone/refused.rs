@@ -15,9 +15,15 @@ fn descriptor<T: From<i8>>(fd: c_int, errno: c_int, next: impl FnOnce() -> T) ->
     refuse(fd, errno, next)
 }
 
-/// Functions that give an error number.
+/// Functions that change a file's bytes or its end.
+fn changes<T: From<i8>>(fd: c_int, errno: c_int, next: impl FnOnce() -> T) -> T {
+    buffer::forget();
+    refuse(fd, errno, next)
+}
+
+/// As [`changes`], of functions that give an error number.
 fn number(fd: c_int, errno: c_int, next: impl FnOnce() -> c_int) -> c_int {
-    buffer::settle();
+    buffer::forget();
     if handle(fd).is_some() { errno } else { next() }
 }
 
@@ -63,7 +69,7 @@ interpose! {
         |next| descriptor(fd, NONE, next);
 
     fn fallocate | fallocate64(fd: c_int, mode: c_int, offset: off_t, length: off_t) -> c_int,
-        |next| descriptor(fd, NONE, next);
+        |next| changes(fd, NONE, next);
     fn posix_fallocate | posix_fallocate64(fd: c_int, offset: off_t, length: off_t) -> c_int,
         |next| number(fd, NONE, next);
     fn sync_file_range(fd: c_int, offset: off_t, length: off_t, flags: c_uint) -> c_int,

@@ -1,0 +1,169 @@
+/* Files that have buffers (of 128 KiB): what is written behind and read ahead, half a buffer at a
+   time, while the program goes on. */
+#include "check.h"
+
+enum { SIZE = 128 * KIB, HALF = SIZE / 2, RECORD = 1000, RECORDS = 700, LENGTH = RECORD * RECORDS };
+static unsigned char memory[LENGTH], other[LENGTH];
+
+static int made(const char *name, unsigned seed)
+{
+    int fd = open(name, O_CREAT | O_RDWR | O_TRUNC, 0600);
+    CHECK(fd >= 0);
+    fill(memory, seed, 0, LENGTH);
+    for (int i = 0; i < RECORDS; i++)
+        EQUAL(pwrite(fd, memory + i * RECORD, RECORD, (off_t)i * RECORD), RECORD);
+    return fd;
+}
+
+static void reads(int fd, unsigned seed, int first, int count)
+{
+    for (int i = first; i < first + count; i++) {
+        EQUAL(pread(fd, other, RECORD, (off_t)i * RECORD), RECORD);
+        CHECK(filled(other, seed, (uint64_t)i * RECORD, RECORD));
+    }
+}
+
+/* Everybody sees what was written, once it was to be seen. */
+static void seen(void)
+{
+    uint64_t before = direct();
+    int fd = made("seen", 1);
+    EQUAL(fsync(fd), 0);
+    CHECK(direct() - before <= LENGTH / HALF + 3);
+    EQUAL(bare_pread(fd, other, LENGTH, 0), LENGTH);
+    CHECK(filled(other, 1, 0, LENGTH));
+    fd = made("seen", 2);
+    int second = open("seen", O_RDONLY);
+    EQUAL(bare_pread(second, other, LENGTH, 0), LENGTH);
+    CHECK(filled(other, 2, 0, LENGTH));
+    fd = made("seen", 3);
+    reads(second, 3, 0, RECORDS);
+    fd = made("seen", 4);
+    EQUAL(dup2(open("/dev/null", O_RDONLY), fd), fd);
+    EQUAL(bare_pread(second, other, LENGTH, 0), LENGTH);
+    CHECK(filled(other, 4, 0, LENGTH));
+    fd = made("seen", 5);
+    pid_t child = fork();
+    if (child == 0) {
+        EQUAL(bare_pread(second, other, LENGTH, 0), LENGTH);
+        CHECK(filled(other, 5, 0, LENGTH));
+        reads(fd, 5, 0, RECORDS);
+        _exit(0);
+    }
+    ends_well(child);
+}
+
+/* The same bytes again and again, in pieces that end anywhere: the last ones are right. */
+static void over(void)
+{
+    int fd = made("over", 1);
+    for (unsigned round = 2; round < 30; round++) {
+        int from = (int)(round * 7919 % (LENGTH - 2 * HALF)), length = (int)(round * 104729 % (2 * HALF));
+        fill(memory + from, round, (uint64_t)from, (size_t)length);
+        for (int done = 0; done < length;) {
+            int now = 1 + (int)(round * 613 % 5000);
+            if (now > length - done) now = length - done;
+            EQUAL(pwrite(fd, memory + from + done, (size_t)now, from + done), now);
+            done += now;
+        }
+        if (round % 5 == 0) {
+            int at = (int)(round * 15485863 % (LENGTH - 300));
+            EQUAL(pread(fd, other, 300, at), 300);
+            CHECK(memcmp(other, memory + at, 300) == 0);
+        }
+    }
+    EQUAL(fdatasync(fd), 0);
+    EQUAL(bare_pread(fd, other, LENGTH, 0), LENGTH);
+    CHECK(memcmp(other, memory, LENGTH) == 0);
+}
+
+/* What the program itself takes away is not read any more, though it was read ahead. */
+static void cut(void)
+{
+    for (int way = 0; way < 4; way++) {
+        int fd = made("cut", 1);
+        EQUAL(fsync(fd), 0);
+        reads(fd, 1, 0, 20);
+        switch (way) {
+        case 0: EQUAL(ftruncate(fd, 20 * RECORD), 0); break;
+        case 1: EQUAL(truncate("cut", 20 * RECORD), 0); break;
+        case 2: EQUAL(syscall(SYS_ftruncate, fd, 20 * RECORD), 0); break;
+        default: EQUAL(fallocate(fd, 3 /* PUNCH_HOLE, KEEP_SIZE */, 20 * RECORD, LENGTH), 0); break;
+        }
+        EQUAL(pread(fd, other, RECORD, 20 * RECORD), way < 3 ? 0 : RECORD);
+        CHECK(way < 3 || (other[0] == 0 && memcmp(other, other + 1, RECORD - 1) == 0));
+        close(fd);
+    }
+}
+
+/* A program that computes for longer than the servers wait for a word, with both halves under way. */
+static void pauses(void)
+{
+    int fd = open("pauses", O_CREAT | O_RDWR, 0600);
+    CHECK(fd >= 0);
+    fill(memory, 1, 0, LENGTH);
+    for (int i = 0; i < RECORDS; i++) {
+        EQUAL(pwrite(fd, memory + i * RECORD, RECORD, (off_t)i * RECORD), RECORD);
+        if (i == 100 || i == 500) sleep(3);
+    }
+    EQUAL(fsync(fd), 0);
+    reads(fd, 1, 0, 150);
+    sleep(3);
+    reads(fd, 1, 150, RECORDS - 150);
+    EQUAL(bare_pread(fd, other, LENGTH, 0), LENGTH);
+    CHECK(filled(other, 1, 0, LENGTH));
+}
+
+/* A pool without room: what could not be stored is told, by a later write or at the latest by fsync,
+   once; and what was stored can be read. */
+static void full(void)
+{
+    int fd = open("full", O_CREAT | O_RDWR, 0600);
+    CHECK(fd >= 0);
+    memset(memory, 7, sizeof memory);
+    long long records = 0;
+    for (; records < 400 * 1000; records++) {
+        ssize_t written = pwrite(fd, memory, RECORD, (off_t)(records * RECORD));
+        if (written < 0) break;
+        EQUAL(written, RECORD);
+    }
+    EQUAL(errno, ENOSPC);
+    CHECK(records < 300 * 1000);
+    REFUSED(fsync(fd), ENOSPC);
+    EQUAL(fsync(fd), 0);
+    EQUAL(pread(fd, other, RECORD, 50 * MIB), RECORD);
+    CHECK(memcmp(other, memory, RECORD) == 0);
+    EQUAL(unlink("full"), 0);
+    EQUAL(close(fd), 0);
+}
+
+/* The servers end: that is an error, and soon. */
+static void until_lost(void)
+{
+    int fd = made("lost", 1);
+    ready();
+    for (int i = 0;; i = (i + 1) % RECORDS) {
+        double begun = now();
+        ssize_t written = pwrite(fd, memory, RECORD, (off_t)i * RECORD);
+        CHECK(now() - begun < 30);
+        if (written == RECORD) continue;
+        EQUAL(errno, EIO);
+        REFUSED(fsync(fd), EIO);
+        return;
+    }
+}
+
+static const struct test tests[] = {
+    {"seen", seen},
+    {"over", over},
+    {"cut", cut},
+    {"pauses", pauses},
+    {"full", full},
+    {"until_lost", until_lost},
+    {NULL, NULL},
+};
+
+int main(int count, char **arguments)
+{
+    return run_tests(count, arguments, tests);
+}
