@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Version of the wire format; both sides must speak the same one.
-pub const WIRE_VERSION: u8 = 4;
+pub const WIRE_VERSION: u8 = 5;
 
 /// Largest body of a frame (everything behind the header but the payload): bytes.
 pub const BODY_BYTES_MAX: usize = 512 * 1024;
@@ -29,6 +29,8 @@ pub const CAPABILITIES_PER_CONNECTION_MAX: usize = 4096;
 pub const RIDERS_PER_CALL_MAX: usize = 64;
 /// Counters of one open handle.
 pub const COUNTERS_PER_HANDLE_MAX: usize = 8;
+/// Files of a kept pool that were changed, closed and not synced, of which a client remembers that.
+pub const UNSYNCED_FILES_MAX: usize = 16 * 1024;
 /// Longest file name: bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 /// Longest path or text of a symbolic link: bytes.

@@ -478,11 +478,12 @@ impl<T> Session<T> {
         }
         if header.kind == Kind::Failure {
             let error = wire::decode_failure(body);
-            if error.code == Code::NoCapability
+            if matches!(error.code, Code::NoCapability | Code::Busy)
                 && let Some(request) = &entry.request
                 && let Some(capability) = &request.capability
             {
-                // The server may have let it go for others: the next request shows it again.
+                // The server may have let it go for others, or could not judge it yet, because it is
+                // coming back to its pool: the next request shows it again.
                 self.shown.remove(&capability.ino.0);
             }
             return Ok(match self.end_slot(index, Err(error)) {

@@ -63,6 +63,28 @@ fn settled(fd: c_int) -> c_int {
     files::settle(fd)
 }
 
+/// Has the kernel sync the descriptor's file, and with it the mount, which knows of what was written past
+/// it. What is lost is told by that, and known here to have been told.
+fn synced(fd: c_int, next: impl FnOnce() -> c_int) -> c_int {
+    if files::is_foreign(fd) || !process::attends() {
+        return next();
+    }
+    let begun = {
+        let _inside = process::Inside::enter();
+        files::begin_sync(fd)
+    };
+    let result = next();
+    let errno = process::errno();
+    if let Some(begun) = begun
+        && (result == 0 || errno == libc::EIO)
+    {
+        let _inside = process::Inside::enter();
+        files::synced(fd, &begun);
+        process::set_errno(errno);
+    }
+    result
+}
+
 /// Whether a program would take away, unknowing, what this library needs.
 fn protects(fd: c_int) -> bool {
     files::ours(fd) && process::attends()
@@ -193,13 +215,13 @@ interpose! {
     fn fsync(fd: c_int) -> c_int,
         early kernel!(SYS_fsync, fd),
         |next| match settled(fd) {
-            0 => alone::sync(fd).unwrap_or_else(next),
+            0 => alone::sync(fd).unwrap_or_else(|| synced(fd, next)),
             errno => refused(errno),
         };
     fn fdatasync(fd: c_int) -> c_int,
         early kernel!(SYS_fdatasync, fd),
         |next| match settled(fd) {
-            0 => alone::sync(fd).unwrap_or_else(next),
+            0 => alone::sync(fd).unwrap_or_else(|| synced(fd, next)),
             errno => refused(errno),
         };
     fn lseek | lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t,

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use weir_client::Net;
 use weir_client::lending::{Board, Cell, LEND, LENT_BYTES_MAX, Lent};
-use weir_core::fs::File;
+use weir_core::fs::{Begun, File};
 
 /// Descriptors that are looked at; those above go through the kernel.
 const DESCRIPTORS_MAX: usize = 64 * 1024;
@@ -291,6 +291,17 @@ pub(crate) fn leads_to(fd: c_int, description: &Description) -> bool {
 pub(crate) fn settle(fd: c_int) -> c_int {
     let buffer = known(fd).and_then(|description| description.buffer.clone());
     buffer.map_or(0, |buffer| buffer.settle())
+}
+
+/// A sync of this descriptor's file begins in the kernel; none: it is no borrowed file. To be called
+/// inside.
+pub(crate) fn begin_sync(fd: c_int) -> Option<Begun> {
+    known(fd).map(|description| description.file.begin_sync())
+}
+
+/// It has ended, and what was lost has been told. To be called inside.
+pub(crate) fn synced(fd: c_int, begun: &Begun) {
+    known(fd).iter().for_each(|description| description.file.synced_elsewhere(begun));
 }
 
 /// This process has opened the descriptor as one for a file of the pool. To be called inside.

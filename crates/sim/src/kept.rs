@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use weir_core::config::Timing;
 use weir_core::error::{Code, Error, Result};
-use weir_core::fs::{File, Fs, FsOptions};
+use weir_core::fs::{File, Fs, FsOptions, Rpc};
 use weir_core::journal::twin::{Possible, Recorder};
 use weir_core::journal::{self, Journal, Options, Writer};
 use weir_core::layout::Member;
@@ -23,7 +23,7 @@ use weir_core::service::meta::{JournaledStore, MetaStore};
 use weir_core::service::storage::disk::{Disk, TwinDisk};
 use weir_core::service::storage::{HeapMemory, Target};
 use weir_core::types::{Incarnation, ServerIndex, TargetId};
-use weir_core::wire::control::{ControlRequest, PoolMap};
+use weir_core::wire::control::{ControlReply, ControlRequest, PoolMap};
 use weir_core::wire::meta::{LayoutWish, OpenMode};
 
 /// A journal is written so much later at the latest, as in the real server.
@@ -213,6 +213,8 @@ const LENGTH_MAX: u64 = 60_000;
 const ROUNDS: u64 = 4;
 /// What goes wrong does so within this time: microseconds.
 const HORIZON_US: u64 = 400_000;
+/// How often it is looked whether a server came back: milliseconds.
+const WATCH_MS: u64 = 20;
 
 /// What is known of a file.
 #[derive(Clone, Debug, Default)]
@@ -232,6 +234,8 @@ struct Knowledge {
     errors: u64,
     /// Files that came back, and were not empty.
     found: u64,
+    /// Losses that a client was told of.
+    losses: u64,
 }
 
 type Shared = Arc<Mutex<Knowledge>>;
@@ -243,10 +247,73 @@ struct Program {
     shared: Shared,
     place: usize,
     steps: u64,
+    since_us: u64,
     rng: Rng,
 }
 
 impl Program {
+    /// How many lives the servers have lived.
+    fn lives(&self) -> u64 {
+        lock(&self.world).servers.iter().map(|server| server.life).sum()
+    }
+
+    /// Something of a file is lost, and its client has been told, or need not be: whatever is there
+    /// now must be what may be.
+    async fn look(&self, name: &str, file: &File<SimRpc>) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; (OFFSET_MAX + LENGTH_MAX) as usize];
+        let found = file.read_at(&mut bytes, 0).await?;
+        bytes.truncate(found);
+        let allowed = self.know(name, |known| known.possible.allows(&bytes));
+        if !allowed {
+            let what = format!("{name}: {found} bytes, lost in part, or older than a sync");
+            lock(&self.world).fail(|| what);
+        }
+        self.know(name, |known| known.live.clone_from(&bytes));
+        Ok(bytes)
+    }
+
+    /// Makes the file safe. What it is by then if some was lost, of which this tells, is safe too.
+    async fn sync(&self, name: &str, file: &File<SimRpc>) -> Result<bool> {
+        match file.sync().await {
+            Ok(()) => {
+                self.know(name, |known| known.possible.synced(&known.live));
+                Ok(false)
+            }
+            Err(error) if error.code == Code::Lost => {
+                lock(&self.shared).losses += 1;
+                let lives = self.lives();
+                let bytes = self.look(name, file).await?;
+                // Unless it happened again before it was read.
+                if lives == self.lives() {
+                    self.know(name, |known| known.possible.synced(&bytes));
+                }
+                Ok(true)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads all of it, which must be what was written, or refused until a sync has told why.
+    async fn check(&self, name: &str, file: &File<SimRpc>) -> Result<()> {
+        let mut bytes = vec![0; (OFFSET_MAX + LENGTH_MAX) as usize];
+        let found = match file.read_at(&mut bytes, 0).await {
+            Ok(found) => found,
+            Err(error) if error.code == Code::Lost => {
+                if !self.sync(name, file).await? {
+                    lock(&self.world).fail(|| format!("{name}: {error}; and a sync says nothing"));
+                }
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
+        let right = self.know(name, |known| bytes[..found] == known.live[..]);
+        if !right {
+            let what = format!("{name}: {found} bytes, not what was written");
+            lock(&self.world).fail(|| what);
+        }
+        Ok(())
+    }
+
     fn know<T>(&self, name: &str, change: impl FnOnce(&mut Known) -> T) -> T {
         let mut shared = lock(&self.shared);
         shared.ops += 1;
@@ -257,8 +324,10 @@ impl Program {
         if let Err(error) = self.try_work().await {
             lock(&self.shared).errors += 1;
             let mut world = lock(&self.world);
-            // Only the death of a server excuses errors.
-            if world.servers.iter().all(|server| server.alive) {
+            // Only the death of a server excuses errors, and only some if it is back.
+            let lost = matches!(error.code, Code::ServerLost | Code::Lost | Code::Busy);
+            let died = world.deaths.iter().flatten().any(|&at_us| at_us >= self.since_us);
+            if world.servers.iter().all(|server| server.alive) && !(died && lost) {
                 let place = self.place;
                 world.fail(|| format!("client {place}: {:?}: {error}", error.code));
             }
@@ -301,8 +370,7 @@ impl Program {
                     });
                 }
                 6..=8 => {
-                    open.sync().await?;
-                    self.know(&name, |known| known.possible.synced(&known.live));
+                    self.sync(&name, &open).await?;
                 }
                 9 => {
                     // Either way, until it is done.
@@ -319,13 +387,7 @@ impl Program {
                     });
                 }
                 10 | 11 => {
-                    let mut bytes = vec![0; (OFFSET_MAX + LENGTH_MAX) as usize];
-                    let found = open.read_at(&mut bytes, 0).await?;
-                    let right = self.know(&name, |known| bytes[..found] == known.live[..]);
-                    if !right {
-                        let what = format!("{name}: {found} bytes, not what was written");
-                        lock(&self.world).fail(|| what);
-                    }
+                    self.check(&name, &open).await?;
                 }
                 12 => {
                     open.close().await?;
@@ -338,6 +400,10 @@ impl Program {
                 }
                 _ => {
                     open.close().await?;
+                    if value.is_multiple_of(2) {
+                        // Whoever looks at it settles its size, if that is safe.
+                        self.fs.lookup(&owner(), at(&name), false).await?;
+                    }
                     continue;
                 }
             }
@@ -378,8 +444,8 @@ async fn audit(fs: Fs<SimRpc>, shared: Shared) -> Result<()> {
         let length = file.read_at(&mut bytes, 0).await?;
         bytes.truncate(length);
         file.close().await?;
-        if size != length as u64 {
-            return wrong(format!("{length} bytes are found of {size}"));
+        if size != length as u64 || attributes.size != size {
+            return wrong(format!("{length} bytes are found of {size}, {} told", attributes.size));
         }
         // A name that may have been removed, and was not, is that of the file that it was.
         if !known.possible.allows(&bytes) {
@@ -389,14 +455,33 @@ async fn audit(fs: Fs<SimRpc>, shared: Shared) -> Result<()> {
         shared.found += u64::from(length > 0);
         let mut possible = Possible::default();
         possible.synced(&bytes);
-        shared.files.insert(name.clone(), Known { there: Some(true), live: bytes, possible });
+        let known = Known { there: Some(true), live: bytes, possible };
+        shared.files.insert(name.clone(), known);
     }
     Ok(())
+}
+
+/// Makes a server that died alone, and was started again, part of its pool once more: as the keeper of a pool
+/// does.
+async fn watch(fs: Fs<SimRpc>, map: PoolMap, key: [u8; 32], index: usize) {
+    let server = ServerIndex(index as u16);
+    loop {
+        let reply = fs.control(server, ControlRequest::Describe).await;
+        if let Ok(ControlReply::Description(description)) = reply
+            && !description.formed
+        {
+            // If it dies again meanwhile, it is asked again.
+            let _ = join(&fs, &map, key, index).await;
+        }
+        fs.rpc().sleep(WATCH_MS).await;
+    }
 }
 
 struct Story {
     sim: Sim,
     rng: Rng,
+    /// What concerns single servers is drawn apart: the rest of a seed is the same without.
+    lone: Rng,
     timing: Timing,
     servers: usize,
     clients: usize,
@@ -436,7 +521,8 @@ impl Kept {
         let (key, map) = (rng.bytes(), bare_map(servers));
         let shared = Shared::default();
         let sim = Sim::new(world);
-        let mut story = Story { sim, rng, timing, servers, clients, key, map, shared };
+        let lone = Rng::new(self.seed ^ 0x10e);
+        let mut story = Story { sim, rng, lone, timing, servers, clients, key, map, shared };
         let end = story.play();
         let mut world = lock(&story.sim.world);
         if let Err(error) = end {
@@ -492,15 +578,18 @@ impl Story {
         let key = self.key;
         self.map = self.ask(maker, async move { form(&fs, key, 65536).await })?;
         for round in 0..ROUNDS {
+            let lone = self.servers > 1 && self.lone.chance(60);
             for place in 0..self.clients {
                 let (client, fs) = self.fs(place);
                 self.keep_house(client, &fs);
+                let began = lock(&self.sim.world).now_us;
                 let program = Program {
                     fs,
+                    since_us: began,
                     world: self.sim.world.clone(),
                     shared: self.shared.clone(),
                     place,
-                    steps: self.rng.between(10, 40),
+                    steps: self.rng.between(10, 40) * if lone { 4 } else { 1 },
                     rng: self.rng.fork(),
                 };
                 self.sim.spawn(client, true, program.work());
@@ -511,7 +600,10 @@ impl Story {
                     world.places[place] = client;
                 }
             }
-            self.plan_faults();
+            self.plan_faults(lone);
+            if lone {
+                self.plan_lone_deaths();
+            }
             let until_us = lock(&self.sim.world).now_us + 600_000_000;
             if self.sim.run(until_us) == Ended::TimeUp {
                 let cause = format!("clients hang; {}", self.states());
@@ -530,11 +622,12 @@ impl Story {
 
     /// All servers die at some time while clients are at it: at once, with or without their hosts, or
     /// one first.
-    fn plan_faults(&mut self) {
+    fn plan_faults(&mut self, lone: bool) {
         let rng = &mut self.rng;
         let mut world = lock(&self.sim.world);
         // About as long as the clients will be at it.
-        let begin_us = world.now_us + rng.below(HORIZON_US);
+        let later_us = if lone { 3 * HORIZON_US } else { 0 };
+        let begin_us = world.now_us + later_us + rng.below(HORIZON_US);
         let power = rng.chance(70);
         let apart_us = if rng.chance(30) { rng.below(500_000) } else { 0 };
         for server in 0..self.servers {
@@ -547,12 +640,37 @@ impl Story {
         }
     }
 
+    /// Before that, servers die one at a time and come back, while all else goes on.
+    fn plan_lone_deaths(&mut self) {
+        for server in 1..self.servers {
+            let (client, fs) = self.fs(self.clients);
+            let mut world = lock(&self.sim.world);
+            let place = self.clients + server - 1;
+            match world.places.get_mut(place) {
+                Some(watcher) => *watcher = client,
+                None => world.places.push(client),
+            }
+            drop(world);
+            self.sim.spawn(client, false, watch(fs, self.map.clone(), self.key, server));
+        }
+        let rng = &mut self.lone;
+        let mut world = lock(&self.sim.world);
+        for _ in 0..rng.between(1, 3) {
+            let server = rng.between(1, self.servers as u64 - 1) as usize;
+            let at_us = world.now_us + rng.below(3 * HORIZON_US);
+            let power = rng.chance(50);
+            world.at(at_us, Event::Fault(Fault::CrashServer { server, power }));
+            let back_us = at_us + rng.below(HORIZON_US);
+            world.at(back_us, Event::Fault(Fault::Restart { server }));
+        }
+    }
+
     /// Whatever is left of the pool and its clients dies, and the pool comes back, as by `weir up`.
     fn come_back(&mut self) -> Result<()> {
         let power = self.rng.chance(50);
         {
             let mut world = lock(&self.sim.world);
-            for place in 0..self.clients {
+            for place in 0..world.places.len() {
                 world.crash_client(place, true);
             }
             world.mend();

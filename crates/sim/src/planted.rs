@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use weir_core::types::{ClientId, Now};
 use weir_core::wire::control::Welcome;
-use weir_core::wire::data::{Io, TargetCall, TargetRequest, Witness};
+use weir_core::wire::data::{Io, TargetCall, TargetReply, TargetRequest, Witness};
 use weir_core::wire::meta::{MetaCall, MetaRequest};
 use weir_core::wire::{self, HEADER_BYTES, Header, Kind};
 
@@ -27,6 +27,8 @@ pub enum Bug {
     EarlySync,
     /// Of a kept pool: the journal is synced, and what it names was not.
     NamedUnsynced,
+    /// Of a kept pool: a server that died and came back says that it is in its first life still.
+    SameLife,
 }
 
 impl Bug {
@@ -39,6 +41,7 @@ impl Bug {
         Bug::TornWrite,
         Bug::EarlySync,
         Bug::NamedUnsynced,
+        Bug::SameLife,
     ];
 
     /// Its name on the command line.
@@ -51,6 +54,7 @@ impl Bug {
             Bug::TornWrite => "torn-write",
             Bug::EarlySync => "early-sync",
             Bug::NamedUnsynced => "named-unsynced",
+            Bug::SameLife => "same-life",
         }
     }
 }
@@ -65,6 +69,8 @@ pub(crate) struct Planted {
     write: Option<(Header, Io)>,
     /// By slot: the newest number that the client used, and how far the server is ahead of it.
     ahead: BTreeMap<Slot, (u32, u32)>,
+    /// By slot: the kind of the newest request.
+    kinds: BTreeMap<Slot, Kind>,
 }
 
 impl Planted {
@@ -94,6 +100,11 @@ impl Planted {
                     body = Cow::Owned(wire::encode(&call));
                 }
             }
+            Some(Bug::SameLife) => {
+                if let Some((client, stream)) = client {
+                    self.kinds.insert((client, stream, header.slot), header.kind);
+                }
+            }
             Some(Bug::EarlySync) if header.kind == Kind::Target => {
                 if let Ok(mut call) = wire::decode::<TargetCall>(&body)
                     && let TargetRequest::Flush { ino } = call.request
@@ -121,7 +132,13 @@ impl Planted {
 
     /// An answer on its way to the client.
     pub(crate) fn answer(&self, client: Option<(ClientId, u16)>, head: &mut Vec<u8>) {
-        let (Some(Bug::ServedTwice), Some((client, stream))) = (self.bug, client) else { return };
+        let Some((client, stream)) = client else { return };
+        if self.bug == Some(Bug::SameLife) {
+            return self.rejuvenate((client, stream), head);
+        }
+        if self.bug != Some(Bug::ServedTwice) {
+            return;
+        }
         let Some(Ok(header)) = head.first_chunk::<HEADER_BYTES>().map(Header::decode) else {
             return;
         };
@@ -143,6 +160,32 @@ impl Planted {
         }
     }
 
+    /// The answer says that the target is in its first life.
+    fn rejuvenate(&self, (client, stream): (ClientId, u16), head: &mut Vec<u8>) {
+        let Some(Ok(header)) = head.first_chunk::<HEADER_BYTES>().map(Header::decode) else {
+            return;
+        };
+        let kind = self.kinds.get(&(client, stream, header.slot));
+        let (Kind::Reply, Some(kind)) = (header.kind, kind) else { return };
+        let body = &head[HEADER_BYTES..];
+        match kind {
+            Kind::Read | Kind::Write => {
+                if let Ok(witness) = Witness::decode(body) {
+                    let witness = Witness { life: 1, ..witness }.encode();
+                    head[HEADER_BYTES..].copy_from_slice(&witness);
+                }
+            }
+            Kind::Target => {
+                if let Ok(TargetReply::Object { witness, allocated, safe }) = wire::decode(body) {
+                    let witness = Witness { life: 1, ..witness };
+                    let reply = TargetReply::Object { witness, allocated, safe };
+                    *head = wire::frame(header, &wire::encode(&reply));
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Whether the write that has just been received is lost; gives its acknowledgement.
     pub(crate) fn lose(&mut self, now: Now, rng: &mut Rng) -> Option<Vec<u8>> {
         let (header, io) = self.write.take()?;
@@ -150,7 +193,7 @@ impl Planted {
             return None;
         }
         let size = io.runs.extents().map(|extent| extent.end()).max().unwrap_or(0);
-        let witness = Witness { size, mtime: now.wall, epoch: io.epoch };
+        let witness = Witness { size, mtime: now.wall, epoch: io.epoch, life: 0 };
         let header = Header { kind: Kind::Reply, payload_length: 0, ..header };
         Some(wire::frame(header, &witness.encode()))
     }

@@ -137,6 +137,11 @@ fn a_sync_that_is_answered_too_early_is_found() {
 }
 
 #[test]
+fn a_server_that_hides_its_death_is_found() {
+    found_in_kept(Bug::SameLife);
+}
+
+#[test]
 fn a_journal_ahead_of_what_it_names_is_found() {
     found_in_kept(Bug::NamedUnsynced);
 }

@@ -1,6 +1,7 @@
 //! An open file: reads and writes go straight to the targets that hold the bytes.
 
 use super::plan::{Part, plan};
+use super::unsynced::{Begun, Unsynced};
 use super::{Call, Fs, Rpc};
 use crate::auth::Capability;
 use crate::config::PAYLOAD_BYTES_MAX;
@@ -62,6 +63,8 @@ struct Shared<R: Rpc> {
     /// The handle, or the lender's.
     opening: u64,
     layout: Layout,
+    /// What may be gone when a target of a kept pool comes back; none: the pool is no such one.
+    unsynced: Option<Unsynced>,
     state: Mutex<State>,
 }
 
@@ -127,6 +130,7 @@ impl<R: Rpc> File<R> {
             mode,
             handle: Some(handle),
             opening: handle,
+            unsynced: fs.unsynced(ino),
             layout,
             state,
         };
@@ -175,7 +179,9 @@ impl<R: Rpc> File<R> {
         };
         let who = super::ITSELF;
         let state = Mutex::new(state);
-        let shared = Shared { fs, who, name, ino, mode, handle: None, opening, layout, state };
+        let unsynced = fs.unsynced(ino);
+        let shared =
+            Shared { fs, who, name, ino, mode, handle: None, opening, layout, unsynced, state };
         File { shared: Arc::new(shared) }
     }
 
@@ -192,6 +198,7 @@ impl<R: Rpc> File<R> {
         let shared = &self.shared;
         // The whole of a capability's time is worth more to the borrower than a request to us.
         self.fresh_capability().await.map_err(|error| error.on("lend", &shared.name))?;
+        self.reckon_with_borrowers().await.map_err(|error| error.on("lend", &shared.name))?;
         let mut state = self.lock();
         state.size = None;
         Ok(Loan {
@@ -288,6 +295,8 @@ impl<R: Rpc> File<R> {
             let [part] = &parts[..] else { return Ok(None) };
             self.fresh_capability().await?;
             let reply = self.request(Kind::Read, part, Some(basin)).await?;
+            let witness = Witness::decode(&reply.body)?;
+            self.found(part.column, witness)?;
             if reply.payload_length == length {
                 return Ok(Some(length));
             }
@@ -296,7 +305,6 @@ impl<R: Rpc> File<R> {
                 let cause = format!("{more} bytes more than were asked for");
                 return Err(Error::because(Code::Protocol, cause));
             }
-            let witness = Witness::decode(&reply.body)?;
             let seen = self.shared.layout.file_size_seen(part.column, witness.size);
             let size = self.size_at_least(seen, extent.end()).await?;
             let before_end = size.saturating_sub(extent.offset).min(extent.length) as usize;
@@ -364,7 +372,7 @@ impl<R: Rpc> File<R> {
             let mut first = None;
             for (part, result) in parts.iter().zip(results) {
                 match result.and_then(|reply| Witness::decode(&reply.body)) {
-                    Ok(witness) => self.wrote(part, witness),
+                    Ok(witness) => self.wrote(part.column, witness, part.runs.length()),
                     Err(error) => {
                         lost += part.runs.length();
                         unsure |= !refused(&error);
@@ -425,6 +433,7 @@ impl<R: Rpc> File<R> {
         for (part, result) in parts.into_iter().zip(results) {
             let reply = result?;
             let witness = Witness::decode(&reply.body)?;
+            self.found(part.column, witness)?;
             let size = self.shared.layout.file_size_seen(part.column, witness.size);
             found.size_seen = found.size_seen.max(size);
             if reply.payload_length < part.runs.length() {
@@ -500,11 +509,12 @@ impl<R: Rpc> File<R> {
         }
     }
 
-    fn wrote(&self, part: &Part, witness: Witness) {
-        let seen = self.shared.layout.file_size_seen(part.column, witness.size);
+    fn wrote(&self, column: usize, witness: Witness, length: usize) {
+        self.note_change(column, witness);
+        let seen = self.shared.layout.file_size_seen(column, witness.size);
         let mut state = self.lock();
         state.size = state.size.map(|size| size.max(seen));
-        state.filled = state.filled.saturating_add(part.runs.length() as u64);
+        state.filled = state.filled.saturating_add(length as u64);
         state.mtime = state.mtime.max(witness.mtime);
         state.epoch = state.epoch.max(witness.epoch);
     }
@@ -621,16 +631,87 @@ impl<R: Rpc> File<R> {
     }
 
     /// Makes what was written before durable, as far as the kind of pool promises it; fails if any
-    /// of it was lost.
+    /// of it was lost. That is told once to each that has the file open.
     pub async fn sync(&self) -> Result<()> {
         let shared = &self.shared;
         let sync = async {
             self.fresh_capability().await?;
             let capability = self.lock().capability.clone();
             let flush = |_| TargetRequest::Flush { ino: shared.ino };
-            shared.fs.on_columns(&shared.layout, &capability, flush).await
+            let begun = self.begin_sync();
+            let told = shared.fs.on_columns(&shared.layout, &capability, flush).await?;
+            if let Some(unsynced) = &shared.unsynced {
+                unsynced.end_sync(&begun, told.iter().map(|told| told.witness.life));
+            }
+            self.tell_loss()
         };
-        sync.await.map(drop).map_err(|error| error.on("fsync", &shared.name))
+        sync.await.map_err(|error: Error| error.on("fsync", &shared.name))
+    }
+
+    /// A sync of this file begins, by whatever way: gives what [`File::synced_elsewhere`] wants.
+    pub fn begin_sync(&self) -> Begun {
+        self.shared.unsynced.as_ref().map_or(Begun::default(), Unsynced::begin_sync)
+    }
+
+    /// For a borrower: the lender has synced the file since [`File::begin_sync`], and told of what
+    /// was lost.
+    pub fn synced_elsewhere(&self, begun: &Begun) {
+        self.shared.unsynced.iter().for_each(|unsynced| unsynced.synced_elsewhere(begun));
+    }
+
+    /// Whoever is told has to write it again. What the books say of the size is as lost.
+    fn tell_loss(&self) -> Result<()> {
+        let Some(column) = self.shared.unsynced.as_ref().and_then(Unsynced::tell) else {
+            return Ok(());
+        };
+        self.lock().size = None;
+        Err(self.loss(column))
+    }
+
+    fn loss(&self, column: usize) -> Error {
+        let target = self.shared.layout.member(column).target;
+        let cause = match self.shared.fs.map().find(target) {
+            Some((server, _)) => {
+                format!("server {} came back without what was not synced", server.0)
+            }
+            None => format!("target {} came back without what was not synced", target.0),
+        };
+        Error::because(Code::Lost, cause).so("what was written since the last sync may be gone")
+    }
+
+    /// Something of a column was changed: it is not synced.
+    fn note_change(&self, column: usize, witness: Witness) {
+        self.shared.fs.heed_life(witness.life);
+        if witness.life != 0 {
+            self.shared.unsynced.iter().for_each(|it| it.changed(column, witness.life));
+        }
+    }
+
+    /// A target has answered with what it holds. Refused where that is not what this client wrote
+    /// there, as long as the writer has not been told that it is lost.
+    fn found(&self, column: usize, witness: Witness) -> Result<()> {
+        self.shared.fs.heed_life(witness.life);
+        match &self.shared.unsynced {
+            Some(unsynced) if witness.life != 0 && self.shared.mode.write => {
+                unsynced.found(column, witness.life).map_or(Ok(()), |lost| Err(self.loss(lost)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Others will write, and their syncs be made here: from which life on is to be known before.
+    async fn reckon_with_borrowers(&self) -> Result<()> {
+        let shared = &self.shared;
+        let Some(unsynced) = shared.unsynced.as_ref().filter(|it| shared.mode.write && !it.lends())
+        else {
+            return Ok(());
+        };
+        let capability = self.lock().capability.clone();
+        let ask = |_| TargetRequest::Witness { ino: shared.ino };
+        let told = shared.fs.on_columns(&shared.layout, &capability, ask).await?;
+        told.iter().for_each(|told| shared.fs.heed_life(told.witness.life));
+        unsynced.lend(told.iter().map(|told| told.witness.life));
+        Ok(())
     }
 
     /// Makes the file at least so long, as a write up to there would, but with a hole: whatever
@@ -652,6 +733,7 @@ impl<R: Rpc> File<R> {
             let member = shared.layout.member(column);
             match shared.fs.target(member, Some(capability), request).await? {
                 TargetReply::Object { witness, .. } => {
+                    self.note_change(column, witness);
                     let seen = shared.layout.file_size_seen(column, witness.size);
                     let mut state = self.lock();
                     state.size = state.size.map(|size| size.max(seen));
@@ -678,9 +760,13 @@ impl<R: Rpc> File<R> {
                 TargetRequest::Punch { ino: shared.ino, extents: vec![Extent { offset, length }] }
             };
             self.lock().size = None;
-            shared.fs.on_columns(&shared.layout, &capability, request).await
+            let told = shared.fs.on_columns(&shared.layout, &capability, request).await?;
+            for (column, told) in told.iter().enumerate() {
+                self.note_change(column, told.witness);
+            }
+            Ok(())
         };
-        punch.await.map(drop).map_err(|error| error.on("punch", &shared.name))
+        punch.await.map_err(|error: Error| error.on("punch", &shared.name))
     }
 
     /// The next data (or hole) at or behind `offset`; none behind the last data. A hole is found at
@@ -753,7 +839,9 @@ impl<R: Rpc> File<R> {
         let (settlement, wrote, unsure) = {
             let state = self.lock();
             let settlement = |size| Settlement { version: state.version, size, mtime: state.mtime };
-            let known = shared.mode.write && state.writes_open == 0;
+            // What is not safe may be gone one day, and the size that was told of it would stay.
+            let safe = shared.unsynced.as_ref().is_none_or(Unsynced::is_clean);
+            let known = shared.mode.write && state.writes_open == 0 && safe;
             let wrote = state.writes_open > 0 || state.mtime != WallTime(0);
             let right = |&size: &u64| known && size <= state.filled;
             let unsure = state.writes_open > state.writes_refused;

@@ -7,9 +7,11 @@ mod garbage;
 mod locks;
 mod plan;
 mod survey;
+mod unsynced;
 
 pub use file::{File, Loan};
 use garbage::{Owed, Riders};
+pub use unsynced::Begun;
 
 use crate::auth::Capability;
 use crate::config::Timing;
@@ -112,6 +114,9 @@ pub struct PoolUsage {
     pub metadata_used: u64,
 }
 
+/// Deaths of its server that a request lives through.
+const DEATHS_MAX: usize = 4;
+
 /// For whom a client asks on its own behalf, about its lease and what is to be freed: no permission
 /// is checked for that.
 const ITSELF: Credentials = Credentials { uid: 0, gid: 0, groups: Vec::new() };
@@ -132,6 +137,17 @@ struct Shared<R> {
     map: PoolMap,
     options: FsOptions,
     owed: Owed,
+    unsynced: unsynced::Register,
+}
+
+/// What a target has told of its part of a file.
+#[derive(Clone, Copy, Debug)]
+struct Told {
+    witness: Witness,
+    /// Bytes that it holds.
+    allocated: u64,
+    /// Whether nothing of it is left for a flush to do.
+    safe: bool,
 }
 
 /// Text of a place, for messages.
@@ -155,7 +171,8 @@ fn unexpected(reply: &MetaReply) -> Error {
 impl<R: Rpc> Fs<R> {
     /// The file system of the pool that `map` describes.
     pub fn new(rpc: R, map: PoolMap, options: FsOptions) -> Fs<R> {
-        Fs { shared: Arc::new(Shared { rpc, map, options, owed: Owed::default() }) }
+        let (owed, unsynced) = (Owed::default(), unsynced::Register::default());
+        Fs { shared: Arc::new(Shared { rpc, map, options, owed, unsynced }) }
     }
 
     /// The seam underneath.
@@ -528,8 +545,13 @@ impl<R: Rpc> Fs<R> {
     /// As [`Rpc::call`].
     async unsafe fn retry(&self, server: ServerIndex, call: Call) -> Result<Reply> {
         let timing = &self.shared.options.timing;
+        let to_target = matches!(call.kind, Kind::Read | Kind::Write | Kind::Target);
         // Counted from the first refusal: most calls see none, and need no clock.
         let mut give_up_ms = None;
+        // Requests to targets say what is to be, and can be made twice. One that was under way when
+        // its server died is made once more to the next life: a kept target is the same still, and
+        // another one refuses.
+        let (mut died, mut deaths) = (None, 0);
         loop {
             let again = Call {
                 body: call.body.clone(),
@@ -548,6 +570,11 @@ impl<R: Rpc> Fs<R> {
                     }
                     self.rpc().sleep(timing.busy_retry_ms).await;
                 }
+                Err(error) if error.code == Code::Lost && deaths < DEATHS_MAX && to_target => {
+                    deaths += 1;
+                    died = Some(error);
+                }
+                Err(error) if error.code == Code::NotFormed => return Err(died.unwrap_or(error)),
                 other => return other,
             }
         }
@@ -652,7 +679,7 @@ impl<R: Rpc> Fs<R> {
         layout: &Layout,
         capability: &Arc<Capability>,
         request: impl Fn(usize) -> TargetRequest,
-    ) -> Result<Vec<(Witness, u64)>> {
+    ) -> Result<Vec<Told>> {
         self.on_some_columns(layout, capability, 0..layout.stripe_count(), request).await
     }
 
@@ -662,12 +689,14 @@ impl<R: Rpc> Fs<R> {
         capability: &Arc<Capability>,
         columns: impl IntoIterator<Item = usize>,
         request: impl Fn(usize) -> TargetRequest,
-    ) -> Result<Vec<(Witness, u64)>> {
+    ) -> Result<Vec<Told>> {
         let one = |column| {
             let request = request(column);
             async move {
                 match self.target(layout.member(column), Some(capability.clone()), request).await? {
-                    TargetReply::Object { witness, allocated } => Ok((witness, allocated)),
+                    TargetReply::Object { witness, allocated, safe } => {
+                        Ok(Told { witness, allocated, safe })
+                    }
                     other => Err(wire::protocol(format!("answer of another kind: {other:?}"))),
                 }
             }

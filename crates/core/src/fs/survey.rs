@@ -1,7 +1,7 @@
 //! Sizes and times of files that somebody may be writing: the targets know them, and what is cut off
 //! is cut off there.
 
-use super::{Fs, Rpc, unexpected};
+use super::{Fs, Rpc, Told, unexpected};
 use crate::auth::Capability;
 use crate::error::{Code, Error, Result};
 use crate::layout::Layout;
@@ -88,7 +88,8 @@ impl<R: Rpc> Fs<R> {
                 attributes.ctime = attributes.ctime.max(seen.mtime);
             }
             // What has holes stays unsettled: the targets alone know how much they hold of it.
-            if settles && seen.allocated >= seen.size {
+            // Nor is anything settled that a crash may undo.
+            if settles && seen.safe && seen.allocated >= seen.size {
                 let settlement = Settlement { version, size: seen.size, mtime: seen.mtime };
                 self.done(who, ino, MetaRequest::Settle { ino, settlement }).await?;
             }
@@ -105,10 +106,10 @@ impl<R: Rpc> Fs<R> {
         ino: Ino,
         data_epoch: u32,
     ) -> Result<Survey> {
-        let witnesses =
-            self.on_columns(layout, capability, |_| TargetRequest::Witness { ino }).await?;
-        let mut survey = Survey::default();
-        for (column, (witness, allocated)) in witnesses.into_iter().enumerate() {
+        let told = self.on_columns(layout, capability, |_| TargetRequest::Witness { ino }).await?;
+        let mut survey = Survey { safe: true, ..Survey::default() };
+        for (column, Told { witness, allocated, safe }) in told.into_iter().enumerate() {
+            survey.safe &= safe;
             survey.epoch = survey.epoch.max(witness.epoch);
             survey.size = survey.size.max(layout.file_size_seen(column, witness.size));
             survey.allocated += allocated;
@@ -128,4 +129,6 @@ pub(super) struct Survey {
     pub(super) mtime: WallTime,
     /// Newest data epoch that a target has heard of.
     pub(super) epoch: u32,
+    /// Whether all that they hold of it is as safe as it will ever be.
+    pub(super) safe: bool,
 }

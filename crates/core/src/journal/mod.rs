@@ -28,6 +28,7 @@ pub use writer::Writer;
 use crate::error::{Code, Error, Result};
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -147,6 +148,8 @@ pub trait Source: Send {
 /// Where records are appended. Share it in an [`Arc`].
 pub struct Journal {
     record_bytes_max: usize,
+    /// How often it was opened, this time included; 0 while it is being opened.
+    life: AtomicU64,
     state: Mutex<State>,
     bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -178,7 +181,8 @@ impl Journal {
     fn new(segment_bytes: u64) -> Arc<Journal> {
         let record_bytes_max =
             segment_bytes as usize - BLOCK_BYTES - format::FRAME_HEAD_BYTES - size_of::<u32>();
-        Arc::new(Journal { record_bytes_max, state: Mutex::default(), bell: OnceLock::new() })
+        let (life, state) = (AtomicU64::new(0), Mutex::default());
+        Arc::new(Journal { record_bytes_max, life, state, bell: OnceLock::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -239,6 +243,17 @@ impl Journal {
         // Before the record: whoever takes that takes this, too.
         self.lock().names = true;
         self.append(record)
+    }
+
+    /// How often it was opened, this time included.
+    pub fn life(&self) -> u64 {
+        self.life.load(Ordering::Relaxed)
+    }
+
+    /// Whether all that was appended is safe.
+    pub fn is_settled(&self) -> bool {
+        let state = self.lock();
+        state.durable >= state.appended && state.failed.is_none()
     }
 
     /// How many records have been appended since it was opened.

@@ -5,6 +5,7 @@ use super::writer::{Space, Writer, offset_of, records};
 use super::{BLOCK_BYTES, Journal, Medium, Options, Sink, check_segment_bytes};
 use crate::error::{Code, Error, Result};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::Ordering;
 
 /// Makes an empty journal, whatever was there before.
 ///
@@ -25,7 +26,7 @@ pub fn create<M: Medium>(mut medium: M, options: &Options) -> Result<Writer<M>> 
         log_start: 0,
     };
     let mut writer = fresh(medium, options, superblock);
-    writer.put(Superblock { generation: 1, life: 1, ..superblock })?;
+    begin(&mut writer, Superblock { generation: 1, life: 1, ..superblock })?;
     Ok(writer)
 }
 
@@ -55,8 +56,15 @@ pub fn open<M: Medium>(medium: M, options: &Options, sink: &mut dyn Sink) -> Res
     // What a crash left behind the end is of an older life than what comes there next.
     let superblock = writer.superblock;
     let generation = superblock.generation + 1;
-    writer.put(Superblock { generation, life: life + 1, ..superblock })?;
+    begin(&mut writer, Superblock { generation, life: life + 1, ..superblock })?;
     Ok(writer)
+}
+
+/// A life begins: no later one has its number, whatever becomes of it.
+fn begin<M: Medium>(writer: &mut Writer<M>, superblock: Superblock) -> Result<()> {
+    writer.put(superblock)?;
+    writer.journal.life.store(superblock.life, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Reads a journal as [`open`] does, and changes nothing.

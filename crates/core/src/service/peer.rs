@@ -144,6 +144,8 @@ pub struct Service {
     started: Now,
     unformed: Mutex<Option<Unformed>>,
     target_memory: Vec<(Incarnation, u64)>,
+    /// Its targets outlive it.
+    kept: bool,
     formed: OnceLock<Formed>,
     streams: Mutex<Streams>,
     counters: Counters,
@@ -210,6 +212,7 @@ impl Service {
             description: options.description,
             usage: options.usage,
             started: options.started,
+            kept: !options.prepared.is_empty(),
             unformed: Mutex::new(Some(Unformed {
                 targets: options.targets,
                 prepared: options.prepared,
@@ -744,7 +747,11 @@ impl Service {
     }
 
     fn formed(&self) -> Result<&Formed> {
-        self.formed.get().ok_or_else(|| Error::new(Code::NotFormed))
+        self.formed.get().ok_or_else(|| match self.kept {
+            // Whoever knows it waits until it is what it was.
+            true => Error::because(Code::Busy, "server is coming back to its pool"),
+            false => Error::new(Code::NotFormed),
+        })
     }
 
     fn target(&self, member: Member) -> Result<&Arc<Target>> {

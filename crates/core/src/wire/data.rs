@@ -12,7 +12,7 @@ pub const IO_BYTES: usize = 48;
 /// Length of one run in a list request: bytes.
 pub const RUN_BYTES: usize = 24;
 /// Length of a [`Witness`] on the wire: bytes.
-pub const WITNESS_BYTES: usize = 20;
+pub const WITNESS_BYTES: usize = 24;
 
 /// Extents of equal length at a regular stride: `count` times `length` bytes, the first at
 /// `offset`, each next one `stride` further. A single extent is a run of one.
@@ -237,6 +237,9 @@ pub struct Witness {
     pub mtime: WallTime,
     /// The data epoch in which that was (see [`crate::wire::meta`]).
     pub epoch: u32,
+    /// How often the target has come to life, if what it holds outlives its server; else 0. What was
+    /// written in an earlier life, and not synced in it, may be gone.
+    pub life: u32,
 }
 
 impl Witness {
@@ -246,6 +249,7 @@ impl Witness {
         bytes[0..8].copy_from_slice(&self.size.to_le_bytes());
         bytes[8..16].copy_from_slice(&self.mtime.0.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.epoch.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.life.to_le_bytes());
         bytes
     }
 
@@ -257,6 +261,7 @@ impl Witness {
             size: u64::from_le_bytes(bytes[0..8].try_into().expect("8 bytes")),
             mtime: WallTime(i64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"))),
             epoch: u32::from_le_bytes(bytes[16..20].try_into().expect("4 bytes")),
+            life: u32::from_le_bytes(bytes[20..24].try_into().expect("4 bytes")),
         })
     }
 }
@@ -357,6 +362,8 @@ pub enum TargetReply {
         witness: Witness,
         /// Bytes of memory (and, later, disk) that it holds.
         allocated: u64,
+        /// Whether all of it is as safe as it will ever be: nothing is left for a flush to do.
+        safe: bool,
     },
     /// Where the next data or hole begins; none: there is none (the object's end is a hole).
     Seek {

@@ -74,7 +74,7 @@ impl Entries {
     }
 
     fn head(&mut self, ino: Ino, object: &Object) {
-        let Witness { size, mtime, epoch } = object.witness;
+        let Witness { size, mtime, epoch, .. } = object.witness;
         self.put(HEAD, &[ino.0, size]);
         self.halves(&[epoch, object.cut_epoch]);
         self.0.extend_from_slice(&mtime.0.to_le_bytes());
@@ -165,6 +165,14 @@ impl State {
 
     fn is_dirty(&self, chunk: Chunk) -> bool {
         self.chunks.tier.as_ref().is_some_and(|tier| tier.record(chunk.record).dirty)
+    }
+
+    /// Whether nothing of an object is left for a flush to do.
+    pub(super) fn is_safe(&self, ino: Ino) -> bool {
+        let Some(ledger) = self.ledger() else { return true };
+        // Where the journal has not gone on, nobody knows whose records it has yet to write.
+        let settled = ledger.journal.as_ref().is_some_and(|journal| journal.is_settled());
+        settled && !ledger.heads.contains(&ino) && ledger.is_quiet(ino)
     }
 
     /// An object's head has changed.
@@ -454,7 +462,10 @@ impl Target {
         let mut state = self.lock();
         let ledger = state.ledger_mut().expect("made just now");
         ledger.journal = Some(journal.clone());
-        for ino in std::mem::take(&mut ledger.headless) {
+        let headless = std::mem::take(&mut ledger.headless);
+        // Nobody lives through so many deaths that it would not fit.
+        state.life = journal.life() as u32;
+        for ino in headless {
             state.save_removal(ino);
         }
     }

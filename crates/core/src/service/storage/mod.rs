@@ -88,6 +88,8 @@ struct State {
     ahead: ahead::Streams,
     /// Chunks that open writes have begun.
     parts: usize,
+    /// How often it came to life, if it is kept; else 0.
+    life: u32,
     /// It is being filled from its journal: what there was has room, to the last block.
     restoring: bool,
     /// Nothing is asked of the disk yet: not all that is in use there is known, and nobody looks after
@@ -110,10 +112,6 @@ struct Object {
 }
 
 impl Object {
-    fn reply(&self) -> TargetReply {
-        TargetReply::Object { witness: self.witness, allocated: self.allocated }
-    }
-
     /// Times of writes of older epochs count no more.
     fn begin_epoch(&mut self, epoch: u32) {
         if epoch > self.witness.epoch {
@@ -223,14 +221,13 @@ impl State {
     }
 
     fn witness(&self, ino: Ino) -> Witness {
-        self.objects.get(&ino).map(|object| object.witness).unwrap_or_default()
+        let witness = self.objects.get(&ino).map(|object| object.witness).unwrap_or_default();
+        Witness { life: self.life, ..witness }
     }
 
     fn reply(&self, ino: Ino) -> TargetReply {
-        match self.objects.get(&ino) {
-            Some(object) => object.reply(),
-            None => TargetReply::Object { witness: Witness::default(), allocated: 0 },
-        }
+        let allocated = self.objects.get(&ino).map_or(0, |object| object.allocated);
+        TargetReply::Object { witness: self.witness(ino), allocated, safe: self.is_safe(ino) }
     }
 }
 
@@ -269,6 +266,7 @@ impl Target {
                 flow: disk.is_some().then(|| Flow::new(capacity)),
                 ahead: ahead::Streams::new(capacity),
                 parts: 0,
+                life: 0,
                 restoring: false,
                 quiet: false,
             }),
@@ -474,8 +472,8 @@ impl Target {
             object.cut_epoch = epoch;
             object.witness.size = size;
             object.begin_epoch(epoch);
-            let reply = object.reply();
-            (state.save_cut(ino, cut.min(size)).map(|()| reply), freed)
+            let saved = state.save_cut(ino, cut.min(size));
+            (saved.map(|()| state.reply(ino)), freed)
         };
         // It was cut, whether that is safe or not.
         self.free(freed);

@@ -41,7 +41,7 @@ fn read(target: &Arc<Target>, ino: u64, offset: u64, length: u64) -> Vec<u8> {
 
 fn call(target: &Target, request: TargetRequest) -> (Witness, u64) {
     match target.call(now(1), &request).unwrap() {
-        TargetReply::Object { witness, allocated } => (witness, allocated),
+        TargetReply::Object { witness, allocated, .. } => (witness, allocated),
         reply => panic!("{reply:?}"),
     }
 }
@@ -116,7 +116,7 @@ fn a_large_write_is_one_slice_and_reads_as_one() {
     assert_eq!(ticket.length(), 1 << 20);
     ticket.fill(&bytes);
     let witness = ticket.commit(now(9)).unwrap();
-    assert_eq!(witness, Witness { size: 1 << 20, mtime: WallTime(9), epoch: 0 });
+    assert_eq!(witness, Witness { size: 1 << 20, mtime: WallTime(9), epoch: 0, life: 0 });
     let ticket = target.read(&one(1, 0, 2 << 20)).unwrap();
     assert_eq!((ticket.slices().len(), ticket.length()), (1, 1 << 20));
     assert_eq!(ticket.slices()[0], bytes);
@@ -291,11 +291,11 @@ fn a_truncation_cuts_though_its_epoch_was_heard_of_before() {
     let mut ticket = target.begin_write(now(8), &Io { epoch: 5, ..one(1, 0, 10) }).unwrap();
     ticket.fill(&pattern(2, 10));
     let witness = ticket.commit(now(8)).unwrap();
-    assert_eq!(witness, Witness { size: 1000, mtime: WallTime(8), epoch: 5 });
+    assert_eq!(witness, Witness { size: 1000, mtime: WallTime(8), epoch: 5, life: 0 });
     call(&target, TargetRequest::Stamp { ino: Ino(1), epoch: 6 });
     write(&target, 1, 0, &pattern(3, 10)).unwrap();
     let (witness, _) = truncate(&target, 1, 5, 5, 5);
-    assert_eq!(witness, Witness { size: 5, mtime: WallTime(1), epoch: 6 });
+    assert_eq!(witness, Witness { size: 5, mtime: WallTime(1), epoch: 6, life: 0 });
     assert_eq!(read(&target, 1, 0, 100), pattern(3, 10)[..5]);
     assert_eq!(truncate(&target, 1, 0, 0, 5).0, witness);
 }
@@ -412,7 +412,7 @@ fn truncations_go_by_their_epochs() {
     let target = target(32);
     write(&target, 1, 0, &pattern(1, 200_000)).unwrap();
     let (witness, allocated) = truncate(&target, 1, 100_000, 150_000, 4);
-    assert_eq!(witness, Witness { size: 150_000, mtime: WallTime(0), epoch: 4 });
+    assert_eq!(witness, Witness { size: 150_000, mtime: WallTime(0), epoch: 4, life: 0 });
     assert_eq!(allocated, 2 * CHUNK);
     let mut model = pattern(1, 100_000);
     model.resize(150_000, 0);
@@ -439,7 +439,7 @@ fn a_stamp_makes_older_writes_count_no_more() {
     let target = target(16);
     assert_eq!(write(&target, 1, 0, b"x").unwrap().mtime, WallTime(1));
     let stamp = |epoch| call(&target, TargetRequest::Stamp { ino: Ino(1), epoch }).0;
-    assert_eq!(stamp(3), Witness { size: 1, mtime: WallTime(0), epoch: 3 });
+    assert_eq!(stamp(3), Witness { size: 1, mtime: WallTime(0), epoch: 3, life: 0 });
     assert_eq!(write(&target, 1, 0, b"y").unwrap().mtime, WallTime(1));
     assert_eq!(stamp(2).mtime, WallTime(1));
     assert_eq!(call(&target, TargetRequest::Flush { ino: Ino(7) }).0, Witness::default());
@@ -497,12 +497,18 @@ fn holes_are_found_and_free_their_memory() {
 fn extending_makes_an_object_longer_and_never_shorter() {
     let target = target(32);
     let extend = |size, epoch| call(&target, TargetRequest::Extend { ino: Ino(1), size, epoch });
-    assert_eq!(extend(70_000, 0), (Witness { size: 70_000, mtime: WallTime(1), epoch: 0 }, 0));
+    assert_eq!(
+        extend(70_000, 0),
+        (Witness { size: 70_000, mtime: WallTime(1), epoch: 0, life: 0 }, 0)
+    );
     write(&target, 1, 80_000, b"behind").unwrap();
     assert_eq!(extend(75_000, 0).0.size, 80_006);
     assert_eq!(read(&target, 1, 79_999, 100), b"\0behind");
     // As with a write, a truncation that is known of began another epoch.
-    assert_eq!(extend(90_000, 4).0, Witness { size: 90_000, mtime: WallTime(1), epoch: 4 });
+    assert_eq!(
+        extend(90_000, 4).0,
+        Witness { size: 90_000, mtime: WallTime(1), epoch: 4, life: 0 }
+    );
     let far = TargetRequest::Extend { ino: Ino(1), size: FILE_SIZE_MAX + 1, epoch: 4 };
     assert!(target.call(now(1), &far).is_err());
     audit(&target, 0);
@@ -624,7 +630,7 @@ impl Model {
 
     fn witness(&self) -> Witness {
         let size = self.bytes.len() as u64;
-        Witness { size, mtime: WallTime(self.mtime), epoch: self.epoch }
+        Witness { size, mtime: WallTime(self.mtime), epoch: self.epoch, life: 0 }
     }
 }
 

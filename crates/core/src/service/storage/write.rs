@@ -312,6 +312,7 @@ impl WriteTicket {
         if slots.is_empty() {
             return Ok(state.witness(self.ino));
         }
+        let life = state.life;
         let (object, store) = state.object(self.ino);
         let mut pieces = Vec::new();
         for (part, slot) in self.draft.parts.iter().zip(slots) {
@@ -324,7 +325,7 @@ impl WriteTicket {
         let witness = &mut object.witness;
         witness.size = witness.size.max(self.draft.end);
         witness.mtime = witness.mtime.max(now.wall);
-        let witness = *witness;
+        let witness = Witness { life, ..*witness };
         if state.is_kept() {
             let ranges = |part: &Part| {
                 let ranges = &self.draft.ranges[part.first..part.last];

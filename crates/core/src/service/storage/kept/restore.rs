@@ -66,7 +66,7 @@ impl<'a> Parser<'a> {
                 let size = self.word()?;
                 let (epoch, cut_epoch) = (self.half()?, self.half()?);
                 let mtime = WallTime(self.word()? as i64);
-                Entry::Head { ino, witness: Witness { size, mtime, epoch }, cut_epoch }
+                Entry::Head { ino, witness: Witness { size, mtime, epoch, life: 0 }, cut_epoch }
             }
             CHUNK => {
                 let key = (ino, self.word()?);
