@@ -19,6 +19,16 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use weir_core::auth::Secret;
 
+/// A server that died is started once more so many times within [`REVIVALS_TIME`], not oftener: what
+/// kills it is likely to be there still.
+const REVIVALS_MAX: usize = 3;
+const REVIVALS_TIME: Duration = Duration::from_secs(60);
+/// Tries to start one: its port may be in use for a moment, by a client that knocks at it.
+const REVIVAL_TRIES: u32 = 3;
+/// A server that says nothing for so long is taken for one that died, by who asks for it to be brought back.
+const PROBE_SILENCE_MS: u64 = 1000;
+/// How long a keeper has to bring back what it is asked to, until somebody is told that it did not.
+const BACK_LIMIT: Duration = Duration::from_secs(60);
 /// How long a keeper has to end its servers.
 const END_LIMIT: Duration = Duration::from_secs(20);
 
@@ -49,6 +59,9 @@ pub(crate) fn up(options: &args::Up) -> Outcome<u8> {
     }
     let forming =
         |plan: &Plan| PoolFile::forming(&options.name, &options.servers.wire, &plan.timing);
+    if let Some(directory) = KeptFile::find_up(&options.name)? {
+        return bring_back_servers(&options.name, &directory);
+    }
     if let Some((directory, kept)) = KeptFile::find(&options.name)? {
         if options.kept.is_some() {
             return Err(Failure::usage(format!(
@@ -209,8 +222,13 @@ fn start_keeper(
 /// `weir keep-pool`.
 pub(crate) fn keep_pool(control: i32) -> Outcome<u8> {
     let mut channel = Channel::inherited(control)?;
-    let signals =
-        Signals::catch(&[Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])?;
+    let signals = Signals::catch(&[
+        Signal::SIGCHLD,
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGHUP,
+        Signal::SIGUSR1,
+    ])?;
     let Some(order) = channel.receive::<Order>()? else { return Ok(0) };
     let directory = PoolDirectory { path: PathBuf::from(&order.pool) };
     let mut start = || -> Outcome<Fleet> {
@@ -233,6 +251,8 @@ pub(crate) fn keep_pool(control: i32) -> Outcome<u8> {
     };
     let mut abandoned = channel.send(&Word::Started { servers: fleet.addresses.clone() }).is_err();
     let mut stay = false;
+    let mut reviver =
+        Reviver { order: &order, directory: &directory, signals: &signals, times: Vec::new() };
     while sys::interrupted().is_none() && !abandoned && !(fleet.is_over() && stay) {
         // Until it says so, `weir up` may fail yet, or be killed: then nobody knows of this pool.
         match stay {
@@ -244,12 +264,26 @@ pub(crate) fn keep_pool(control: i32) -> Outcome<u8> {
                 }
             }
         }
-        while signals.next().is_some() {}
-        for death in fleet.deaths() {
+        let mut asked = false;
+        while let Some(signal) = signals.next() {
+            asked |= signal.signal == Signal::SIGUSR1;
+        }
+        let deaths = fleet.deaths();
+        for death in &deaths {
             match order.plan.keeping() {
                 None => tell(format_args!("{death}; what it held is lost")),
-                Some(_) => tell(format_args!("{death}; 'weir down' and 'weir up' bring it back")),
+                Some(_) if death.index == 0 => {
+                    tell(format_args!("{death}; 'weir down' and 'weir up' bring the pool back"));
+                }
+                Some(_) => tell(format_args!("{death}")),
             }
+        }
+        if stay && order.plan.keeping().is_some() {
+            let dead = match asked {
+                true => fleet.ended(),
+                false => deaths.iter().map(|death| death.index).collect(),
+            };
+            reviver.revive(&mut fleet, &dead, asked);
         }
     }
     fleet.end();
@@ -257,6 +291,118 @@ pub(crate) fn keep_pool(control: i32) -> Outcome<u8> {
         directory.clear();
     }
     Ok(0)
+}
+
+/// Brings single servers of a kept pool back.
+struct Reviver<'a> {
+    order: &'a Order,
+    directory: &'a PoolDirectory,
+    signals: &'a Signals,
+    times: Vec<Instant>,
+}
+
+impl Reviver<'_> {
+    /// `asked`: by somebody who knows what he does, and not only by their deaths.
+    fn revive(&mut self, fleet: &mut Fleet, dead: &[usize], asked: bool) {
+        // Names, handles and locks end with the first server: the pool comes back as a whole.
+        if dead.is_empty() || fleet.ended().contains(&0) {
+            return;
+        }
+        for &index in dead {
+            self.times.retain(|time| time.elapsed() < REVIVALS_TIME);
+            if self.times.len() >= REVIVALS_MAX && !asked {
+                tell(format_args!(
+                    "server {index} stays down: {REVIVALS_MAX} have died within {} s; 'weir up' tries again",
+                    REVIVALS_TIME.as_secs()
+                ));
+                continue;
+            }
+            self.times.push(Instant::now());
+            match self.revive_one(fleet, index) {
+                Ok(()) => tell(format_args!("server {index} is back")),
+                Err(failure) => tell(format_args!("{failure}; 'weir up' tries again")),
+            }
+            if let Err(failure) = self.directory.change(|file| file.processes = fleet.processes()) {
+                tell(&failure);
+            }
+            if sys::interrupted().is_some() {
+                return;
+            }
+        }
+    }
+
+    fn revive_one(&self, fleet: &mut Fleet, index: usize) -> Outcome<()> {
+        let kept = KeptFile::read(self.directory)?;
+        let secret = Secret::parse(&self.order.secret)?;
+        let mut result = Ok(());
+        for again in 0..REVIVAL_TRIES {
+            std::thread::sleep(Duration::from_millis(200) * again);
+            let plan = &self.order.plan;
+            result = fleet.revive(index, plan, &secret, &self.directory.path, self.signals);
+            if result.is_ok() || sys::interrupted().is_some() {
+                break;
+            }
+        }
+        result?;
+        let access = Access::new(&self.directory.read()?, &secret);
+        pool::rejoin(&access, &kept.formed, index).inspect_err(|_| fleet.end_one(index))
+    }
+}
+
+/// `weir up` of a kept pool that is up, but for some of its servers.
+fn bring_back_servers(name: &str, directory: &PoolDirectory) -> Outcome<u8> {
+    let file = directory.read()?;
+    let dead = || -> Outcome<Vec<usize>> {
+        let mut file = directory.read()?;
+        // The pool's clients are waiting, too.
+        file.timing.silence_ms_max = file.timing.silence_ms_max.min(PROBE_SILENCE_MS);
+        let status = Store::connect(&Access::new(&file, &directory.secret()?))?.status();
+        // One that belongs to no pool as yet does not say where it is.
+        let serves = |index: &usize| status[*index].as_ref().is_ok_and(|it| !it.address.is_empty());
+        Ok((0..status.len()).filter(|index| !serves(index)).collect())
+    };
+    let up = || {
+        Failure::say(format!(
+            "bring pool {name} back: it is up already; 'weir down {name}' ends it"
+        ))
+    };
+    let before = dead()?;
+    if before.is_empty() {
+        return Err(up());
+    }
+    let gone = format!("'weir down {name}' and 'weir up {name}' bring the pool back as a whole");
+    if before.contains(&0) {
+        return Err(Failure::say(format!(
+            "bring pool {name} back: server 0, which has its names, is gone; {gone}"
+        )));
+    }
+    let Some(keeper) = file.keeper.filter(|keeper| keeper.is_local() && keeper.lives()) else {
+        return Err(Failure::say(format!(
+            "bring pool {name} back: its keeper does not run here; {gone}"
+        )));
+    };
+    keeper.signal(Signal::SIGUSR1);
+    let until = Instant::now() + BACK_LIMIT;
+    loop {
+        std::thread::sleep(Duration::from_millis(100));
+        let left = dead()?;
+        if left.is_empty() {
+            let servers: Vec<_> = before.iter().map(usize::to_string).collect();
+            print(format_args!(
+                "pool {name} is whole again: server {} is back\n",
+                servers.join(", ")
+            ))?;
+            return Ok(0);
+        }
+        if Instant::now() > until {
+            return Err(Failure::say(format!(
+                "bring pool {name} back: server {} did not come within {} s; see {}",
+                left[0],
+                BACK_LIMIT.as_secs(),
+                directory.path.join("keeper.log").display()
+            )));
+        }
+    }
 }
 
 /// `weir down`.

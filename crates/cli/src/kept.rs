@@ -88,6 +88,13 @@ impl KeptFile {
         synced.map_err(|error| Failure::system("sync", directory.path.display(), error))
     }
 
+    /// The directory of the kept pool of this name, if there is one and it is up.
+    pub(crate) fn find_up(name: &str) -> Outcome<Option<PoolDirectory>> {
+        let directory = PoolDirectory::of(name)?;
+        let up = directory.read().is_ok_and(|file| file.standing() == Standing::Up);
+        Ok((KeptFile::is_in(&directory.path) && up).then_some(directory))
+    }
+
     /// The kept pool of this name, if there is one and it is down.
     ///
     /// # Errors

@@ -111,6 +111,11 @@ pub(crate) fn form_again(access: &Access, formed: &Formed) -> Outcome<Formed> {
     Ok(weir_client::form_again(&access.servers, &access.secret()?, formed, &options)?)
 }
 
+/// Makes one server that came back part of its pool again.
+pub(crate) fn rejoin(access: &Access, formed: &Formed, index: usize) -> Outcome<()> {
+    Ok(weir_client::rejoin(index, &access.secret()?, formed, &access.options())?)
+}
+
 /// A pool and who asks.
 pub(crate) struct Store {
     pool: Pool,

@@ -209,6 +209,41 @@ impl Plan {
         self.metadata_memory.unwrap_or_else(|| default_metadata_memory(self.memory))
     }
 
+    /// What starts server `index`; `listen`: where, if not as planned.
+    fn command(&self, index: usize, listen: Option<&str>, log_level: &str) -> Outcome<Command> {
+        let (mut command, planned) = match &self.place {
+            Where::Here { listen, .. } => {
+                (Command::new(own_program()?), nth_address(listen, index as u16)?)
+            }
+            Where::There { command, program, hosts } => {
+                let mut words = command.split_ascii_whitespace();
+                let mut remote = Command::new(words.next().unwrap_or("ssh"));
+                remote.args(words).arg(&hosts[index].login).arg(program);
+                (remote, hosts[index].address.clone())
+            }
+            Where::Running { .. } => {
+                return Err(Failure::say(format!("start server {index}: it is not ours to start")));
+            }
+        };
+        command.arg("server").args(["--tether", "--secret", "-", "--log", log_level]);
+        command.args(["--memory", &self.memory.to_string()]);
+        // The first server of a pool holds its names; the others need next to nothing.
+        command.args(["--metadata-memory", &self.metadata().to_string()]);
+        command.args(args::Times::options(&self.timing));
+        for disk in &self.disks {
+            command.args(["--disk", disk]);
+        }
+        command.args(["--listen", listen.unwrap_or(&planned)]);
+        if let Some(keeping) = &self.keeping {
+            let directory = keeping.of_server(index);
+            command.arg("--kept").arg(format!("{}:{}", directory.display(), keeping.size));
+            // Whoever listens somewhere already has been there before.
+            command.args((keeping.back || listen.is_some()).then_some("--back"));
+            command.args((index == 0).then_some("--names"));
+        }
+        Ok(command)
+    }
+
     /// The secret that the servers have already, if they run.
     pub(crate) fn secret(&self) -> Outcome<Option<Secret>> {
         match &self.place {
@@ -417,46 +452,20 @@ impl Fleet {
         coming: &mut dyn FnMut(usize, Coming),
     ) -> Outcome<Fleet> {
         let mut fleet = Fleet { addresses: Vec::new(), members: Vec::new() };
-        let commands: Vec<(Command, Option<String>)> = match &plan.place {
+        let count = match &plan.place {
             Where::Running { addresses, .. } => {
                 fleet.addresses.clone_from(addresses);
                 return Ok(fleet);
             }
-            Where::Here { count, listen } => {
-                let program = own_program()?;
-                (0..*count)
-                    .map(|index| Ok((Command::new(&program), Some(nth_address(listen, index)?))))
-                    .collect::<Outcome<_>>()?
-            }
-            Where::There { command, program, hosts } => hosts
-                .iter()
-                .map(|host| {
-                    let mut words = command.split_ascii_whitespace();
-                    let mut remote = Command::new(words.next().unwrap_or("ssh"));
-                    remote.args(words).arg(&host.login).arg(program);
-                    (remote, Some(host.address.clone()))
-                })
-                .collect(),
+            Where::Here { count, .. } => usize::from(*count),
+            Where::There { hosts, .. } => hosts.len(),
         };
-        for (index, (mut command, listen)) in commands.into_iter().enumerate() {
-            command.arg("server").args(["--tether", "--secret", "-", "--log", log_level]);
-            command.args(["--memory", &plan.memory.to_string()]);
-            // The first server of a pool holds its names; the others need next to nothing.
-            command.args(["--metadata-memory", &plan.metadata().to_string()]);
-            command.args(args::Times::options(&plan.timing));
-            plan.disks.iter().for_each(|disk| {
-                command.args(["--disk", disk]);
-            });
-            if let Some(listen) = &listen {
-                command.args(["--listen", listen]);
-            }
-            if let Some(keeping) = &plan.keeping {
-                let directory = keeping.of_server(index);
-                command.arg("--kept").arg(format!("{}:{}", directory.display(), keeping.size));
-                command.args(keeping.back.then_some("--back"));
-                command.args((index == 0).then_some("--names"));
-            }
-            let member = Member::spawn(command, secret, logs.join(format!("server-{index}.log")))
+        for index in 0..count {
+            let command = plan.command(index, None, log_level)?;
+            let log = log_of(logs, index);
+            // What an earlier server wrote there is of no use any more; if it stays, no harm is done.
+            let _ = std::fs::remove_file(&log);
+            let member = Member::spawn(command, secret, log)
                 .map_err(|failure| failure.with_status(status::UNAVAILABLE))?;
             fleet.members.push(member);
         }
@@ -480,6 +489,45 @@ impl Fleet {
             }
         }
         Ok(fleet)
+    }
+
+    /// Starts a server that died once more, at the address that it had. It comes back to what it
+    /// kept, which may take its time; where it does not, it stays as it was.
+    pub(crate) fn revive(
+        &mut self,
+        index: usize,
+        plan: &Plan,
+        secret: &Secret,
+        logs: &Path,
+        signals: &Signals,
+    ) -> Outcome<()> {
+        let command = plan.command(index, Some(&self.addresses[index]), "info")?;
+        let mut member = Member::spawn(command, secret, log_of(logs, index))?;
+        match member.listening(signals, &mut |_| ()) {
+            Ok(address) if address == self.addresses[index] => {
+                self.members[index] = member;
+                Ok(())
+            }
+            Ok(address) => {
+                member.end(Instant::now());
+                Err(Failure::say(format!("start server {index}: it listens at {address}")))
+            }
+            Err(cause) => {
+                let tail = member.log_tail();
+                member.end(Instant::now());
+                Err(Failure::say(format!("start server {index}: {cause}{tail}")))
+            }
+        }
+    }
+
+    /// Servers that have ended, as far as that is known.
+    pub(crate) fn ended(&self) -> Vec<usize> {
+        (0..self.members.len()).filter(|&index| self.members[index].ended.is_some()).collect()
+    }
+
+    /// Ends one of them, which is of no use.
+    pub(crate) fn end_one(&mut self, index: usize) {
+        self.members[index].end(Instant::now() + END_LIMIT);
     }
 
     /// Processes of servers on this machine.
@@ -518,22 +566,12 @@ impl Fleet {
             member.tether = None;
         }
         let until = Instant::now() + END_LIMIT;
-        for member in &mut self.members {
-            while member.ended.is_none() {
-                match member.child.try_wait() {
-                    Ok(Some(ended)) => member.ended = Some(ended),
-                    Ok(None) if Instant::now() < until => {
-                        std::thread::sleep(Duration::from_millis(5));
-                    }
-                    _ => {
-                        let _ = member.child.kill();
-                        member.ended = member.child.wait().ok();
-                        break;
-                    }
-                }
-            }
-        }
+        self.members.iter_mut().for_each(|member| member.end(until));
     }
+}
+
+fn log_of(logs: &Path, index: usize) -> PathBuf {
+    logs.join(format!("server-{index}.log"))
 }
 
 impl Drop for Fleet {
@@ -556,7 +594,11 @@ fn nth_address(listen: &str, index: u16) -> Outcome<String> {
 impl Member {
     fn spawn(mut command: Command, secret: &Secret, log: PathBuf) -> Outcome<Member> {
         let name = command.get_program().to_string_lossy().into_owned();
-        let file = std::fs::File::create(&log)
+        // A server that is started once more leaves what its earlier life said.
+        let file = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(&log)
             .map_err(|error| Failure::system("write", log.display(), error))?;
         let mut child = command
             .stdin(Stdio::piped())
@@ -624,6 +666,24 @@ impl Member {
                         String::from_utf8_lossy(&said[..end])
                     )),
                 };
+            }
+        }
+    }
+
+    /// Ends it, by force when the time has come.
+    fn end(&mut self, until: Instant) {
+        self.tether = None;
+        while self.ended.is_none() {
+            match self.child.try_wait() {
+                Ok(Some(ended)) => self.ended = Some(ended),
+                Ok(None) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                _ => {
+                    let _ = self.child.kill();
+                    self.ended = self.child.wait().ok();
+                    break;
+                }
             }
         }
     }

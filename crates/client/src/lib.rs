@@ -29,4 +29,5 @@ mod pool;
 pub use net::Net;
 pub use pool::{
     ConnectOptions, FormOptions, Formed, Pool, PoolAddress, STRIPE_SIZE_DEFAULT, form, form_again,
+    rejoin,
 };

@@ -383,6 +383,34 @@ pub fn form_again(
     Ok(formed)
 }
 
+/// Makes one server that came back, at the address that it had, part of its pool again, while the
+/// others have gone on. Nothing changes for them and for clients: what the server has kept is served, and who
+/// wrote what it has not kept is told at his next sync.
+///
+/// # Errors
+/// As [`form_again`]; [`Code::Unsupported`] for one that holds names: handles and locks ended with it, and the
+/// others' clients would not hear of that.
+pub fn rejoin(
+    index: usize,
+    secret: &Secret,
+    formed: &Formed,
+    options: &ConnectOptions,
+) -> Result<()> {
+    let map = &formed.map;
+    let Some(entry) = map.servers.get(index) else {
+        let cause = format!("server {index}, of {}", map.servers.len());
+        return Err(Error::because(Code::Invalid, cause).on("form pool", &map.name));
+    };
+    if map.metadata.contains(&ServerIndex(index as u16)) {
+        let cause = "it holds the names: the pool comes back with it or not at all";
+        return Err(Error::because(Code::Unsupported, cause).on("form pool with", &entry.address));
+    }
+    let addresses: Vec<_> = map.servers.iter().map(|server| server.address.clone()).collect();
+    let fs = strangers(&addresses, secret, options)?;
+    check_back(&describe(&fs, index, &entry.address)?, entry, &entry.address)?;
+    adopt(&fs, formed, index)
+}
+
 fn check_back(targets: &[(Incarnation, u64)], entry: &ServerEntry, address: &str) -> Result<()> {
     let known: Vec<_> = entry.targets.iter().map(|it| (it.incarnation, it.memory)).collect();
     match targets == known {
