@@ -6,7 +6,7 @@ use std::future::Future;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::ThreadId;
@@ -80,8 +80,11 @@ pub(crate) struct Shared {
 /// Through which other threads reach one event loop.
 pub(crate) struct Door {
     pub(crate) poller: Arc<Poller>,
-    /// Connections accepted for it.
-    arrivals: Mutex<Vec<TcpStream>>,
+    /// Connections accepted for it, and their numbers.
+    arrivals: Mutex<Vec<(u64, TcpStream)>>,
+    /// How many connections it has, those among the arrivals too, and the greatest of their numbers.
+    held: AtomicUsize,
+    newest: AtomicU64,
     /// Tasks of its that have something to do.
     woken: Arc<Woken>,
 }
@@ -94,8 +97,40 @@ impl Door {
             tasks: Mutex::default(),
             thread: OnceLock::new(),
         });
-        Ok(Door { poller, arrivals: Mutex::default(), woken })
+        Ok(Door {
+            poller,
+            arrivals: Mutex::default(),
+            held: AtomicUsize::new(0),
+            newest: AtomicU64::new(0),
+            woken,
+        })
     }
+
+    fn gains(&self, number: u64) {
+        self.held.fetch_add(1, Ordering::Relaxed);
+        self.newest.fetch_max(number, Ordering::Relaxed);
+    }
+
+    /// A connection is gone; `left` are the numbers of those that remain, arrivals apart, which are
+    /// newer than any of these.
+    fn loses(&self, number: u64, left: impl Iterator<Item = u64>) {
+        self.held.fetch_sub(1, Ordering::Relaxed);
+        if self.newest.load(Ordering::Relaxed) == number {
+            let newest = left.max().unwrap_or(0);
+            let _ =
+                self.newest.compare_exchange(number, newest, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The loop for one more connection: that which has the fewest, and of several the one which has had no
+/// new one for the longest. In turn would not do: clients that begin to work side by side have others
+/// come and go between them, as each asks for the pool's map on a connection of its own, and two that
+/// share a loop share one core.
+fn roomiest(doors: &[Door]) -> &Door {
+    let load =
+        |door: &&Door| (door.held.load(Ordering::Relaxed), door.newest.load(Ordering::Relaxed));
+    doors.iter().min_by_key(load).expect("a server has an event loop")
 }
 
 /// Tasks to be gone on with, by number.
@@ -140,6 +175,7 @@ impl Woken {
 }
 
 struct Connection {
+    number: u64,
     link: TcpLink<Pinned>,
     peer: Peer,
     name: String,
@@ -167,7 +203,8 @@ pub(crate) struct Loop {
     /// What the service does by itself, if it is at it.
     chore: Option<Chore>,
     next_token: u64,
-    next_loop: usize,
+    /// Connections accepted so far, by the loop that listens: their numbers.
+    accepted: u64,
 }
 
 impl Loop {
@@ -181,7 +218,7 @@ impl Loop {
             next_task: CHORE + 1,
             chore: None,
             next_token: 0,
-            next_loop: 0,
+            accepted: 0,
         }
     }
 
@@ -279,9 +316,12 @@ impl Loop {
             match listener.accept() {
                 Ok((stream, from)) => {
                     debug!(%from, "connection");
-                    let door = &self.shared.doors[self.next_loop % self.shared.doors.len()];
-                    self.next_loop += 1;
-                    door.arrivals.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+                    let door = roomiest(&self.shared.doors);
+                    self.accepted += 1;
+                    door.gains(self.accepted);
+                    let mut arrivals = door.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+                    arrivals.push((self.accepted, stream));
+                    drop(arrivals);
                     door.poller.wake();
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
@@ -300,18 +340,24 @@ impl Loop {
         let arrivals = std::mem::take(
             &mut *self.door().arrivals.lock().unwrap_or_else(PoisonError::into_inner),
         );
-        for stream in arrivals {
+        for (number, stream) in arrivals {
             if self.connections.len() >= CONNECTIONS_MAX / self.shared.doors.len() {
                 warn!("{CONNECTIONS_MAX} connections: another is turned away");
+            } else if let Err(error) = self.adopt_one(number, stream) {
+                warn!(%error, "connection not taken");
+            } else {
                 continue;
             }
-            if let Err(error) = self.adopt_one(stream) {
-                warn!(%error, "connection not taken");
-            }
+            self.lose(number);
         }
     }
 
-    fn adopt_one(&mut self, stream: TcpStream) -> std::io::Result<()> {
+    /// A connection of this loop is gone.
+    fn lose(&self, number: u64) {
+        self.door().loses(number, self.connections.values().map(|connection| connection.number));
+    }
+
+    fn adopt_one(&mut self, number: u64, stream: TcpStream) -> std::io::Result<()> {
         let link = TcpLink::new(stream)?;
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce).map_err(std::io::Error::other)?;
@@ -320,6 +366,7 @@ impl Loop {
         self.next_token += 1;
         let name = link.peer().map_or_else(|error| error.to_string(), |peer| peer.to_string());
         let connection = Connection {
+            number,
             link,
             peer: self.shared.service.accept(nonce),
             name,
@@ -337,6 +384,7 @@ impl Loop {
     fn close(&mut self, token: u64, now: Now, why: &str) {
         if let Some(mut connection) = self.connections.remove(&token) {
             debug!(peer = connection.name, why, "connection ends");
+            self.lose(connection.number);
             self.shared.service.closed(now, &mut connection.peer);
         }
     }
@@ -524,5 +572,28 @@ impl Sink for Reception<'_> {
             self.act(then, 0)?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_begin_together_get_loops_of_their_own() {
+        let doors: Vec<Door> =
+            (0..2).map(|_| Door::new(Duration::ZERO).expect("a poller")).collect();
+        let place = |number: u64| {
+            let door = roomiest(&doors);
+            door.gains(number);
+            door
+        };
+        // A mount's stays. Then each of two clients asks for the map before it connects for good.
+        let _mount = place(1);
+        place(2).loses(2, std::iter::empty());
+        let first = place(3);
+        place(4).loses(4, std::iter::once(1));
+        let second = place(5);
+        assert!(!std::ptr::eq(first, second), "both clients share a loop");
     }
 }
