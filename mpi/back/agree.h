@@ -23,4 +23,9 @@ void agree_begin(struct weir_mpi_file *file, MPI_Info info);
 /* Waits until all ranks have begun what this one has, if it has. */
 void agree_end(struct weir_mpi_file *file);
 
+/* The same, if that is within a moment. MPIs carry a reduction on only while somebody looks: ranks that
+ * are kept in step, as HDF5 does, are through with it in microseconds when they look before they
+ * access the file, and else only when the slowest access has ended. */
+void agree_soon(struct weir_mpi_file *file);
+
 #endif

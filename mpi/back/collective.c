@@ -774,6 +774,7 @@ int access_run_all(const struct access *access, MPI_Count *bytes)
     if (file->size == 1) {
         return access_run(access, bytes);
     }
+    agree_soon(file);
     /* As long as the others have not been heard, a rank that would not gain from an exchange does not
      * wait for them: its own access is under way meanwhile. */
     bool alone = agreement->pending && !agreement->fine &&

@@ -34,6 +34,9 @@ void comm_all_to_all(const void *from, void *to, int count, MPI_Datatype type, M
 /* Waits so for one of the driver's own messages. */
 void comm_wait(MPI_Request *request);
 
+/* Looks at one for a moment, in which what all ranks are at can come to its end; says whether it has. */
+bool comm_look(MPI_Request *request);
+
 /* MPI is about to end: communicators go with it. */
 void comm_end(void);
 
