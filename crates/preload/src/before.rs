@@ -1,5 +1,5 @@
 //! Functions before which what is buffered must be written, whatever their arguments are: they may
-//! look at a file, lock it, hand it on or end the process.
+//! look at a file, lock it, hand it on, end the process, or change what it may do.
 
 use crate::real::look_up;
 
@@ -76,4 +76,5 @@ before! {
     sync syncfs
     execve execv execvp execvpe execl execlp execle fexecve execveat
     _exit _Exit quick_exit abort
+    setrlimit setrlimit64 prlimit prlimit64
 }

@@ -19,17 +19,13 @@ use ahead::{Ahead, Fetch};
 use behind::Behind;
 use libc::c_int;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use weir_core::slice::Slice;
 
 static ON: AtomicBool = AtomicBool::new(false);
 /// Buffers that hold bytes not yet written.
 static DIRTY: AtomicUsize = AtomicUsize::new(0);
-/// Counts calls that may have changed what a descriptor is, or how it is open.
-static CALLS: AtomicU32 = AtomicU32::new(0);
-/// No descriptor's number.
-const UNKNOWN: u64 = u64::MAX;
 /// Children may be at work beside this process: nothing is buffered any more.
 static ENDED: AtomicBool = AtomicBool::new(false);
 static BUFFERS: Mutex<BTreeMap<u64, Weak<Buffer>>> = Mutex::new(BTreeMap::new());
@@ -38,10 +34,6 @@ static BUFFERS: Mutex<BTreeMap<u64, Weak<Buffer>>> = Mutex::new(BTreeMap::new())
 pub(crate) struct Buffer {
     /// Bytes that are put together, and read ahead.
     size: usize,
-    /// The descriptor that may read, and write, as far as was looked at since it was last settled, and
-    /// what [`CALLS`] was then: to ask the kernel at each of many small calls would cost more than the
-    /// calls.
-    allowed: [AtomicU64; 2],
     state: Mutex<State>,
 }
 
@@ -59,7 +51,7 @@ impl Fetch for Flight {
 
 /// Whether this process has ever had a buffer.
 #[inline]
-pub(crate) fn is_on() -> bool {
+fn is_on() -> bool {
     ON.load(Ordering::Relaxed)
 }
 
@@ -81,11 +73,7 @@ pub(crate) fn of(ino: u64, size: u64) -> Option<Arc<Buffer>> {
         return Some(buffer);
     }
     buffers.retain(|_, buffer| buffer.strong_count() > 0);
-    let buffer = Arc::new(Buffer {
-        size,
-        allowed: [const { AtomicU64::new(UNKNOWN) }; 2],
-        state: Mutex::default(),
-    });
+    let buffer = Arc::new(Buffer { size, state: Mutex::default() });
     buffers.insert(ino, Arc::downgrade(&buffer));
     ON.store(true, Ordering::Relaxed);
     Some(buffer)
@@ -94,25 +82,6 @@ pub(crate) fn of(ino: u64, size: u64) -> Option<Arc<Buffer>> {
 impl Buffer {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether the descriptor may be read or written, as [`Description::allows`] says.
-    pub(crate) fn allows(&self, fd: c_int, way: Way, description: &Description) -> bool {
-        let known = &self.allowed[way as usize];
-        let calls = CALLS.load(Ordering::Relaxed);
-        let here = u64::from(calls) << 32 | u64::from(fd as u32);
-        if known.load(Ordering::Relaxed) == here {
-            return true;
-        }
-        let allowed = description.allows(fd, way);
-        known.store(if allowed { here } else { UNKNOWN }, Ordering::Relaxed);
-        allowed
-    }
-
-    fn look_again(&self) {
-        for known in &self.allowed {
-            known.store(UNKNOWN, Ordering::Relaxed);
-        }
     }
 
     /// Whether it is to be used for this descriptor.
@@ -147,7 +116,7 @@ impl Buffer {
         }
         // SAFETY: passed on.
         if unsafe { state.behind.write(self.half(), (fd, description), slices, at) } {
-            self.look_again();
+            description.look_again();
         }
         Some(length)
     }
@@ -177,7 +146,7 @@ impl Buffer {
             return None;
         }
         let begin = |memory, at| {
-            self.look_again();
+            description.look_again();
             files::is_current(fd, description)
                 .then(|| Flight::begin(fd, description, Way::Read, memory, at))
         };
@@ -188,7 +157,6 @@ impl Buffer {
     /// Writes what is buffered and forgets what was read ahead. Gives the error number of what could
     /// not be written since the last time, or 0.
     pub(crate) fn settle(&self) -> c_int {
-        self.look_again();
         let mut state = self.lock();
         state.behind.flush();
         state.ahead.forget();
@@ -197,7 +165,6 @@ impl Buffer {
 
     /// As [`Buffer::settle`]; an error stays for who asks for it.
     pub(crate) fn yield_to_others(&self) {
-        self.look_again();
         let mut state = self.lock();
         state.behind.flush();
         // Who does this at each record must not move a whole buffer for it.
@@ -209,9 +176,7 @@ impl Buffer {
 /// be a call that changes them.
 #[inline]
 pub(crate) fn settle() {
-    if is_on() {
-        CALLS.fetch_add(1, Ordering::Relaxed);
-    }
+    files::may_have_changed();
     if DIRTY.load(Ordering::Relaxed) > 0 && process::attends() {
         let _inside = Inside::enter();
         settle_all();
@@ -220,9 +185,7 @@ pub(crate) fn settle() {
 
 /// As [`settle`]; also forgets what was read ahead, which somebody may have changed, or is about to.
 pub(crate) fn forget() {
-    if is_on() {
-        CALLS.fetch_add(1, Ordering::Relaxed);
-    }
+    files::may_have_changed();
     if is_on() && process::attends() {
         let _inside = Inside::enter();
         settle_all();

@@ -360,6 +360,8 @@ fn mapped(
 }
 
 fn controlled(fd: c_int, command: c_int, result: c_int) -> c_int {
+    // Another thread may have asked how it is open before it changed.
+    files::may_have_changed();
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
         libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => locked(result),

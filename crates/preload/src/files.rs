@@ -13,7 +13,7 @@ use crate::transfer::Way;
 use libc::c_int;
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard};
 use weir_client::Net;
 use weir_client::lending::{Board, Cell, LEND, LENT_BYTES_MAX, Lent};
@@ -67,6 +67,19 @@ pub(crate) struct Description {
     pub(crate) buffer: Option<Arc<Buffer>>,
     /// How many writes past the kernel there were when it last asked how long the file is.
     seen: AtomicU64,
+    /// The descriptor that may read, and write, as the kernel said, and what [`CALLS`] was then: to ask
+    /// at each of many calls costs more than some of them.
+    allowed: [AtomicU64; 2],
+}
+
+/// Counts calls that may have changed how a descriptor is open, or what the process may do.
+static CALLS: AtomicU32 = AtomicU32::new(0);
+/// No descriptor's number.
+const NOBODY: u64 = u64::MAX;
+
+/// To be called before what may change how a descriptor is open, or what the process may do.
+pub(crate) fn may_have_changed() {
+    CALLS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Where a file comes from.
@@ -96,6 +109,7 @@ impl Description {
             position: Mutex::new(()),
             buffer: None,
             seen: AtomicU64::new(u64::MAX),
+            allowed: [const { AtomicU64::new(NOBODY) }; 2],
         }
     }
 
@@ -121,6 +135,27 @@ impl Description {
     /// Whether this may be done here through the descriptor, as it is open now: another description
     /// of the same file may have its number, and flags and limits change.
     pub(crate) fn allows(&self, fd: c_int, way: Way) -> bool {
+        let known = &self.allowed[way as usize];
+        let calls = CALLS.load(Ordering::Relaxed);
+        let here = u64::from(calls) << 32 | u64::from(fd as u32);
+        // Another process may change the flags of what it has too.
+        if known.load(Ordering::Relaxed) == here && !self.shared.load(Ordering::Relaxed) {
+            return true;
+        }
+        let allowed = self.asked(fd, way);
+        known.store(if allowed { here } else { NOBODY }, Ordering::Relaxed);
+        allowed
+    }
+
+    /// Has the kernel asked again at the next request.
+    pub(crate) fn look_again(&self) {
+        for known in &self.allowed {
+            known.store(NOBODY, Ordering::Relaxed);
+        }
+    }
+
+    /// What the kernel says of [`Description::allows`].
+    fn asked(&self, fd: c_int, way: Way) -> bool {
         let flags: c_int = kernel!(SYS_fcntl, fd, libc::F_GETFL);
         let access = flags & libc::O_ACCMODE;
         let mode = self.file.mode();
@@ -488,6 +523,7 @@ fn adopt(fd: c_int, private: bool) -> Result<Description, c_int> {
         position: Mutex::new(()),
         buffer: buffer::of(lent.file.ino.0, lent.io_buffer),
         seen: AtomicU64::new(u64::MAX),
+        allowed: [const { AtomicU64::new(NOBODY) }; 2],
     })
 }
 

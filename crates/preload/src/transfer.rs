@@ -163,11 +163,7 @@ unsafe fn attempt<K: FnOnce() -> ssize_t>(
     let unshared = offset.is_none() && !description.shared.load(Ordering::Relaxed);
     let position = unshared.then(|| lock(&description.position));
     let moved = catch_unwind(AssertUnwindSafe(|| {
-        let allowed = match &description.buffer {
-            Some(buffer) => buffer.allows(fd, way, &description),
-            None => description.allows(fd, way),
-        };
-        let allowed = allowed && (offset.is_some() || unshared);
+        let allowed = description.allows(fd, way) && (offset.is_some() || unshared);
         let slices = slices.as_slice();
         let left = length == 0 || !allowed || description.mapped();
         if left || !reach::is_there(slices, way) {
