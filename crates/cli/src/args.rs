@@ -507,13 +507,19 @@ pub(crate) struct Mount {
 #[command(after_help = "\
 Examples:
   weir scrub results
+  weir scrub results --rate 200M
   weir scrub results --json
 
-The pool must be down. Exit status: 0 all is as it was written, 1 something is not")]
+Of a pool that is up, the data is read and verified while it is used; of one that is down, all that
+there is. Exit status: 0 all is as it was written, 1 something is not")]
 pub(crate) struct Scrub {
     /// The pool's name
     #[arg(value_parser = state::check_name)]
     pub(crate) name: String,
+
+    /// Of a pool that is up: what each server reads in a second, at most
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "64M")]
+    pub(crate) rate: u64,
 
     /// Print JSON
     #[arg(long)]

@@ -132,6 +132,14 @@ fn pool_status(directory: &PoolDirectory) -> Outcome<(Value, String, bool)> {
                             ""
                         }
                     );
+                    if target.scrubbed > 0 || target.scrub_errors > 0 {
+                        text += &format!(
+                            "      target {}: {} verified, {} bad chunks\n",
+                            target.id,
+                            show(target.scrubbed),
+                            target.scrub_errors
+                        );
+                    }
                 }
                 if !status.unfit.is_empty() {
                     let names: Vec<String> = status.unfit.iter().map(u32::to_string).collect();

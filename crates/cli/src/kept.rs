@@ -2,13 +2,18 @@
 
 use crate::args;
 use crate::failure::{Failure, Outcome, print, status, tell};
+use crate::pool::{Access, Store};
 use crate::servers::Plan;
 use crate::size;
 use crate::state::{PoolDirectory, Standing};
+use crate::sys::{self, Signals};
+use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use weir_client::Formed;
+use weir_core::error::{Error, Result};
+use weir_core::wire::control::ScrubReport;
 
 /// `kept.json`, beside the pool's secret and for the same eyes only: it holds the key of
 /// capabilities.
@@ -138,13 +143,78 @@ impl KeptFile {
     }
 }
 
+/// How often it is asked how far the servers are.
+const SCRUB_PAUSE: Duration = Duration::from_millis(200);
+
+/// `weir scrub` of a pool that is up.
+fn scrub_up(options: &args::Scrub, directory: &PoolDirectory) -> Outcome<u8> {
+    if options.rate == 0 {
+        return Err(Failure::usage("--rate 0: nothing would ever be read"));
+    }
+    let store = Store::connect(&Access::new(&directory.read()?, &directory.secret()?))?;
+    let _signals = Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
+    let count = store.map().servers.len();
+    let mut told = Instant::now();
+    let mut reports: Vec<Result<ScrubReport>> =
+        (0..count).map(|index| store.scrub(index, options.rate)).collect();
+    while reports.iter().flatten().any(|report| report.running) {
+        if sys::interrupted().is_some() {
+            return Err(Failure::say("scrub: interrupted; the servers go on with it"));
+        }
+        if told.elapsed() > Duration::from_secs(1) {
+            told = Instant::now();
+            let sum =
+                |part: fn(&ScrubReport) -> u64| reports.iter().flatten().map(part).sum::<u64>();
+            let share = 100 * sum(|it| it.done.min(it.all)) / sum(|it| it.all).max(1);
+            tell(format_args!("verified {share} %"));
+        }
+        std::thread::sleep(SCRUB_PAUSE);
+        for (index, report) in reports.iter_mut().enumerate() {
+            if report.as_ref().is_ok_and(|report| report.running) {
+                *report = store.scrub(index, 0);
+            }
+        }
+    }
+    let mut servers = Vec::new();
+    let mut bad = false;
+    for (index, report) in reports.into_iter().enumerate() {
+        let failed = |error: Error| ScrubReport {
+            errors: 1,
+            bad: vec![error.to_string()],
+            ..ScrubReport::default()
+        };
+        let report = report.unwrap_or_else(failed);
+        bad |= report.errors > 0;
+        if !options.json {
+            print(format_args!(
+                "server {index}: {} in {} chunks verified, {} errors\n",
+                size::show(report.done),
+                report.chunks,
+                report.errors
+            ))?;
+            for error in &report.bad {
+                print(format_args!("  {error}\n"))?;
+            }
+        }
+        servers.push(serde_json::json!({
+            "server": index, "chunks": report.chunks, "bytes": report.done, "errors": report.bad,
+            "error_count": report.errors,
+        }));
+    }
+    if options.json {
+        let json = serde_json::json!({ "name": options.name, "servers": servers });
+        print(format_args!("{json:#}\n"))?;
+    }
+    Ok(u8::from(bad))
+}
+
 /// `weir scrub`.
 pub(crate) fn scrub(options: &args::Scrub) -> Outcome<u8> {
     let name = &options.name;
-    let Some((_, kept)) = KeptFile::find(name).map_err(|_| {
-        Failure::say(format!("scrub pool {name}: it is up; 'weir down {name}' first"))
-    })?
-    else {
+    if let Some(directory) = KeptFile::find_up(name)? {
+        return scrub_up(options, &directory);
+    }
+    let Some((_, kept)) = KeptFile::find(name)? else {
         return Err(Failure::say(format!("scrub pool {name}: there is no kept pool of that name")));
     };
     let Some(keeping) = kept.plan.keeping() else { return Ok(0) };

@@ -13,9 +13,10 @@ use weir_core::config::{ENTRIES_PER_REPLY_MAX, Timing};
 use weir_core::error::{Code, Error, Result};
 use weir_core::fs::PoolUsage;
 use weir_core::layout::Layout;
-use weir_core::types::{Attributes, Credentials, Entry, FileKind, Ino};
-use weir_core::wire::control::ServerStatus;
+use weir_core::types::{Attributes, Credentials, Entry, FileKind, Ino, ServerIndex};
+use weir_core::wire::control::{ControlReply, ControlRequest, ScrubReport, ServerStatus};
 use weir_core::wire::meta::{Changes, LayoutWish, OpenMode, Place};
+use weir_core::wire::protocol;
 
 /// An open file in a pool.
 pub(crate) type File = weir_core::fs::File<weir_client::Net>;
@@ -297,6 +298,15 @@ impl Store {
     /// Each server's counters.
     pub(crate) fn status(&self) -> Vec<std::result::Result<ServerStatus, Error>> {
         self.pool.status()
+    }
+
+    /// How far a server's verification of its disk is; with a rate, one is begun.
+    pub(crate) fn scrub(&self, server: usize, rate: u64) -> Result<ScrubReport> {
+        let request = ControlRequest::Scrub { rate };
+        match self.pool.run(self.pool.fs().control(ServerIndex(server as u16), request))? {
+            ControlReply::Scrub(report) => Ok(*report),
+            other => Err(protocol(format!("answer of another kind: {other:.60?}"))),
+        }
     }
 
     /// Ends the servers: for those that nobody holds.

@@ -116,7 +116,17 @@ fn missing_foreign_and_spoilt_disks_are_refused() {
     place.good(&["down", "k"]);
     spoil();
     place.good(&["up", "k"]);
-    place.bad(&["scrub", "k"], 1, &["it is up"]);
+    assert!(place.good(&["scrub", "k"]).contains("0 errors"));
+    // What goes bad while the pool is up is found, too, and counted.
+    spoil();
+    let scrubbed = place.weir(&["scrub", "k"]);
+    assert_eq!(scrubbed.status, 1, "{}{}", scrubbed.stdout, scrubbed.stderr);
+    for word in ["inode ", "object offset ", "wrong checksum"] {
+        assert!(scrubbed.stdout.contains(word), "{}", scrubbed.stdout);
+    }
+    let status = place.json(&["status", "k", "--json"]);
+    assert_eq!(status["pools"][0]["servers"][0]["targets"][0]["scrub_errors"], 1, "{status}");
+    spoil();
     place.good(&["cp", "weir:/file", "again"]);
     assert!(std::fs::read(place.path("again")).expect("read") == noise(100_000));
     place.good(&["down", "--destroy", "k"]);
@@ -139,6 +149,53 @@ fn me() -> Credentials {
 
 fn at(name: &str) -> At {
     At::new(Ino::ROOT, name.as_bytes())
+}
+
+#[test]
+fn a_pool_is_verified_while_it_is_written_to() {
+    let place = Place::new();
+    up(&place, &["--stripe-size", "64K"]);
+    let pool = connect(&place);
+    let who = me();
+    let mode = OpenMode { read: true, write: true, truncate: false };
+    let create = pool.fs().create(&who, at("busy"), 0o600, false, mode, LayoutWish::default());
+    let file = pool.run(create).expect("made").0;
+    // More than memory holds, and blocks that are given up and used again all the time.
+    let bytes = noise(96 << 20);
+    pool.run(file.write_at(&bytes, 0)).expect("written");
+    pool.run(file.sync()).expect("synced");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut turns = 0;
+            while !stop.load(Ordering::Relaxed) {
+                let offset = (turns * 7 % 90) << 20;
+                let part = &bytes[turns % 1000..][..4 << 20];
+                pool.run(file.write_at(part, offset as u64)).expect("written");
+                pool.run(file.sync()).expect("synced");
+                turns += 1;
+            }
+            turns
+        });
+        let mut chunks = 0;
+        for _ in 0..4 {
+            let found = place.json(&["scrub", "k", "--rate", "4G", "--json"]);
+            for server in found["servers"].as_array().expect("servers") {
+                assert_eq!(server["errors"], serde_json::json!([]), "{found}");
+                chunks += server["chunks"].as_u64().expect("a number");
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(writer.join().expect("the writer") > 4, "nothing was written meanwhile");
+        assert!(chunks >= 4 * (90 << 20) / (64 << 10), "{chunks} chunks");
+    });
+    // Slowly is slowly.
+    let begin = Instant::now();
+    place.good(&["scrub", "k", "--rate", "20M"]);
+    assert!(begin.elapsed() > Duration::from_secs(2), "{:?}", begin.elapsed());
+    drop(pool);
+    place.good(&["down", "--destroy", "k"]);
+    place.nothing_left();
 }
 
 const RECORD: usize = 40_000;

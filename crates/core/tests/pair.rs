@@ -35,6 +35,7 @@ fn service(life: u64) -> Arc<Service> {
             disk: None,
         }],
         prepared: Vec::new(),
+        scrub: None,
         store: Box::new(MemoryStore::new(1 << 20)),
         description: ("0".to_owned(), 1, "host".to_owned()),
         usage: Box::new(Usage::default),

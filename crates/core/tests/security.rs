@@ -42,6 +42,7 @@ fn service() -> Arc<Service> {
             disk: None,
         }],
         prepared: Vec::new(),
+        scrub: None,
         store: Box::new(MemoryStore::new(4 << 20)),
         description: ("0".to_owned(), 1, "host".to_owned()),
         usage: Box::new(Usage::default),

@@ -16,14 +16,16 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 use weir_core::checksum;
 use weir_core::error::{Code, Error, Result};
 use weir_core::journal::{self, Identity, Options, Sink};
 use weir_core::layout::Member;
+use weir_core::service::Scrub;
 use weir_core::service::meta::{JournaledStore, MetaStore};
-use weir_core::service::storage::disk::Disk;
-use weir_core::service::storage::{CHUNK_BYTES, Memory, Survey, Target};
+use weir_core::service::storage::disk::{BLOCK_BYTES, Disk};
+use weir_core::service::storage::{CHUNK_BYTES, Memory, Place, Placed, Survey, Target};
 use weir_core::types::{Incarnation, TargetId};
 
 /// How a server's content is to outlive it.
@@ -48,10 +50,13 @@ pub(crate) struct Kept {
     pub(crate) disk: Arc<dyn Driven>,
     pub(crate) store: Option<Box<dyn MetaStore>>,
     pub(crate) threads: Vec<JournalThread>,
+    pub(crate) scrub: Arc<Scrub>,
     /// Locked as long as it is open: no other server writes there.
     pub(crate) label: File,
 }
 
+/// Whoever verifies a disk slowly looks so often whether it is still there.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 const LABEL_MAGIC: &[u8; 8] = b"weirtrgt";
 /// Version 1 had all data in the journal.
 const LABEL_VERSION: u32 = 2;
@@ -159,6 +164,7 @@ impl Kept {
             false => Backing::create(&path, options.size)
                 .map_err(|error| system("make disk", &path, &error))?,
         };
+        let read = backing.duplicate().map_err(|error| system("open disk", &path, &error))?;
         let named = backing.duplicate().map_err(|error| system("open disk", &path, &error))?;
         let disk = backing.start(engine).map_err(|error| system("use disk", &path, &error))?;
         let target = Target::with(member, 0, mapped, Some(disk.clone() as Arc<dyn Disk>));
@@ -182,6 +188,7 @@ impl Kept {
         let advanced = Arc::downgrade(&target);
         let advanced =
             move || advanced.upgrade().iter().for_each(|target| target.journal_advanced());
+        let scrub = scrubber(&target, read);
         let mut threads = vec![JournalThread::start(writer, target.sources(), advanced)?];
         let mut store: Option<Box<dyn MetaStore>> = None;
         if options.names {
@@ -202,7 +209,79 @@ impl Kept {
             threads.push(JournalThread::start(writer, names.sources(), || ())?);
             store = Some(Box::new(names));
         }
-        Ok(Kept { target, disk, store, threads, label: file })
+        Ok(Kept { target, disk, store, threads, scrub, label: file })
+    }
+}
+
+/// Verifies a target's disk while it serves, when somebody asks for it.
+fn scrubber(target: &Arc<Target>, disk: File) -> Arc<Scrub> {
+    let (target, disk) = (Arc::downgrade(target), Arc::new(disk));
+    Scrub::new(Box::new(move |book, rate| {
+        let (target, disk) = (target.clone(), disk.clone());
+        let read = move || {
+            yield_to_others();
+            read_all(&target, &disk, &book, rate);
+            book.end();
+        };
+        let thread = std::thread::Builder::new().name("weir-scrub".to_owned()).spawn(read);
+        thread.map(drop).map_err(|error| {
+            Error::because(Code::Internal, format!("no thread to verify the disk: {error}"))
+        })
+    }))
+}
+
+/// The disk is asked for this thread when nobody else asks it, where the kernel knows of such a thing.
+fn yield_to_others() {
+    const THIS_THREAD: libc::c_int = 0;
+    const WHO_PROCESS: libc::c_int = 1;
+    const IDLE: libc::c_int = 3 << 13;
+    // SAFETY: a system call with three integers.
+    unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, THIS_THREAD, IDLE) };
+}
+
+/// Reads all copies of chunks that there are, `rate` bytes in a second at most, until the target is gone.
+fn read_all(target: &Weak<Target>, disk: &File, book: &Scrub, rate: u64) {
+    // The disk is read past the page cache, into whole blocks of memory.
+    let mut memory = vec![0; CHUNK_BYTES + BLOCK_BYTES];
+    let skipped = memory.as_ptr().align_offset(BLOCK_BYTES);
+    let memory = &mut memory[skipped..skipped + CHUNK_BYTES];
+    let (began, mut done) = (Instant::now(), 0);
+    let mut place = Place::default();
+    loop {
+        let Some(found) = target.upgrade().map(|target| target.placed(&mut place)) else { return };
+        if found.is_empty() {
+            return;
+        }
+        for placed in found {
+            let Some(target) = target.upgrade() else { return };
+            book.looked(&placed, look(&target, disk, &placed, memory));
+            drop(target);
+            done += placed.place().1 as u64;
+            let due = Duration::from_secs_f64(done as f64 / rate as f64);
+            std::thread::sleep(due.saturating_sub(began.elapsed()).min(PAUSE_MAX));
+        }
+    }
+}
+
+/// What is wrong with a copy, if something is.
+fn look(target: &Target, disk: &File, placed: &Placed, memory: &mut [u8]) -> Option<Error> {
+    let mut once = false;
+    loop {
+        let (offset, length) = placed.place();
+        let blocks = &mut memory[..length.next_multiple_of(BLOCK_BYTES)];
+        let checked = match disk.read_exact_at(blocks, offset) {
+            Ok(()) => placed.verify(target.member().incarnation, &blocks[..length]),
+            Err(error) => Err(placed.bad(0, &error.to_string())),
+        };
+        let error = checked.err()?;
+        // Its blocks may have been given up, and be written to, since they were looked up.
+        if !target.is_placed(placed) {
+            return None;
+        }
+        // Given up, written to, and used for the same once more, between two looks: then this one is right.
+        if std::mem::replace(&mut once, true) {
+            return Some(error);
+        }
     }
 }
 

@@ -160,8 +160,9 @@ impl Server {
             disks.push(driven);
         }
         let mut prepared = Vec::new();
-        let mut names = None;
+        let (mut names, mut scrub) = (None, None);
         let kept = kept.map(|kept| {
+            scrub = Some(kept.scrub);
             prepared.push(kept.target);
             disks.push(Some(kept.disk));
             names = kept.store;
@@ -184,6 +185,7 @@ impl Server {
             timing: options.timing.clone(),
             targets,
             prepared,
+            scrub,
             store,
             description: (env!("CARGO_PKG_VERSION").to_owned(), std::process::id(), host()),
             usage: Box::new(usage),

@@ -174,6 +174,7 @@ impl World {
             timing: self.timing.clone(),
             targets: Vec::new(),
             prepared: Vec::new(),
+            scrub: None,
             store,
             description: ("sim".to_owned(), 1, format!("host-{host}")),
             usage: Box::new(Usage::default),

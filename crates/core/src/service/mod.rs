@@ -3,7 +3,9 @@
 
 pub mod meta;
 mod peer;
+mod scrub;
 pub mod storage;
 mod stream;
 
 pub use peer::{Action, Outgoing, Peer, Receiving, Service, ServiceOptions, TargetParts, Usage};
+pub use scrub::{Reader, Scrub};

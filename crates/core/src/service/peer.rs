@@ -3,6 +3,7 @@
 //! secret is proved.
 
 use super::meta::{MetaService, MetaStore};
+use super::scrub::Scrub;
 use super::storage::disk::{Disk, DiskDone};
 use super::storage::{Memory, ReadTicket, Target, WriteTicket};
 use super::stream::{Admission, Stream};
@@ -96,6 +97,8 @@ pub struct ServiceOptions {
     pub targets: Vec<TargetParts>,
     /// Targets that are there already: they came back from their journals.
     pub prepared: Vec<Arc<Target>>,
+    /// What verifies the disk of the one that came back, if it did.
+    pub scrub: Option<Arc<Scrub>>,
     /// Where metadata goes, should this server be chosen to hold it.
     pub store: Box<dyn MetaStore>,
     /// For people: version, process id, host.
@@ -146,6 +149,7 @@ pub struct Service {
     target_memory: Vec<(Incarnation, u64)>,
     /// Its targets outlive it.
     kept: bool,
+    scrub: Option<Arc<Scrub>>,
     formed: OnceLock<Formed>,
     streams: Mutex<Streams>,
     counters: Counters,
@@ -213,6 +217,7 @@ impl Service {
             usage: options.usage,
             started: options.started,
             kept: !options.prepared.is_empty(),
+            scrub: options.scrub,
             unformed: Mutex::new(Some(Unformed {
                 targets: options.targets,
                 prepared: options.prepared,
@@ -781,6 +786,17 @@ impl Service {
             ControlRequest::Form(formation) => self.form(now, key, *formation).await,
             ControlRequest::Map => Ok(ControlReply::Map(Box::new(self.formed()?.map.clone()))),
             ControlRequest::Status => Ok(ControlReply::Status(Box::new(self.status(now)))),
+            ControlRequest::Scrub { rate } => {
+                let Some(scrub) = &self.scrub else {
+                    let cause = "only a kept pool's disks are verified";
+                    return Err(Error::because(Code::Unsupported, cause));
+                };
+                if rate > 0 {
+                    let targets = self.formed()?.targets.iter();
+                    scrub.begin(rate, targets.map(|target| target.status().disk_used).sum())?;
+                }
+                Ok(ControlReply::Scrub(Box::new(scrub.report())))
+            }
             ControlRequest::Shutdown => {
                 self.shutdown.store(true, Relaxed);
                 Ok(ControlReply::Done)
@@ -873,6 +889,10 @@ impl Service {
             status.memory_used = formed.targets.iter().map(|target| target.used()).sum();
             status.objects = formed.targets.iter().map(|target| target.objects()).sum();
             status.targets = formed.targets.iter().map(|target| target.status()).collect();
+            if let (Some(scrub), Some(target)) = (&self.scrub, status.targets.last_mut()) {
+                let report = scrub.report();
+                (target.scrubbed, target.scrub_errors) = (report.done, report.errors);
+            }
             if let Some(meta) = &formed.meta {
                 let (usage, inodes) = meta.fill();
                 status.metadata_memory = usage.limit;

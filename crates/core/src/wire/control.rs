@@ -68,6 +68,12 @@ pub enum ControlRequest {
     Status,
     /// Ends the server in an orderly way. Answer: [`ControlReply::Done`].
     Shutdown,
+    /// Begins to verify what a server of a kept pool has on its disk, unless it is at it already. Answer:
+    /// [`ControlReply::Scrub`].
+    Scrub {
+        /// How much to read in a second, at most; 0: begin nothing, and tell how far it is: bytes.
+        rate: u64,
+    },
 }
 
 impl ControlRequest {
@@ -89,6 +95,25 @@ pub enum ControlReply {
     Status(Box<ServerStatus>),
     /// Carried out.
     Done,
+    /// To [`ControlRequest::Scrub`].
+    Scrub(Box<ScrubReport>),
+}
+
+/// How far the verification of what is on disk is, or what the last one found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ScrubReport {
+    /// Whether it goes on.
+    pub running: bool,
+    /// Bytes read in it.
+    pub done: u64,
+    /// Bytes to read, as there were when it began.
+    pub all: u64,
+    /// Chunks verified.
+    pub chunks: u64,
+    /// Chunks that are not as they were written.
+    pub errors: u64,
+    /// The first of them: which part of which object, and why.
+    pub bad: Vec<String>,
 }
 
 /// What a server is before it belongs to a pool.
@@ -278,4 +303,8 @@ pub struct TargetStatus {
     pub disk_errors: u64,
     /// Whether the disk was given up after errors.
     pub disk_failed: bool,
+    /// Bytes on disk that were verified, by this scrub or the last one.
+    pub scrubbed: u64,
+    /// Chunks of those that were not as they had been written.
+    pub scrub_errors: u64,
 }

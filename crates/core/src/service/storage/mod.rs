@@ -42,7 +42,7 @@ pub use kept::Restore;
 pub use memory::{HeapMemory, Memory};
 pub use read::{ReadTicket, Reading};
 pub use room::Room;
-pub use survey::{Placed, Survey};
+pub use survey::{PLACED_BATCH, Place, Placed, Survey};
 pub use write::{Turn, WriteTicket};
 
 use crate::config::{LIST_EXTENTS_MAX, PAYLOAD_BYTES_MAX};
@@ -294,6 +294,7 @@ impl Target {
             disk_bytes_written: disk.counters.bytes_written,
             disk_errors: disk.counters.errors,
             disk_failed: disk.failed,
+            ..TargetStatus::default()
         }
     }
 

@@ -5,11 +5,12 @@ use super::chunk::Key;
 use super::disk::BLOCK_BYTES;
 use super::flow::salt;
 use super::kept::{Entry, Last, Origin};
-use super::tier::{Base, QUARTER_BYTES};
+use super::tier::{Base, QUARTER_BYTES, Tier};
+use super::{State, Target};
 use crate::checksum;
 use crate::error::{Code, Error, Result};
 use crate::journal::Sink;
-use crate::types::Incarnation;
+use crate::types::{Incarnation, Ino};
 use std::collections::BTreeMap;
 
 /// A chunk on disk.
@@ -49,6 +50,66 @@ impl Placed {
             self.key.0.0
         );
         Error::because(Code::Damaged, cause)
+    }
+}
+
+/// Chunks looked up at a time: others want the target's lock, too.
+pub const PLACED_BATCH: usize = 256;
+
+/// Where to go on among a target's chunks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Place(Option<Key>);
+
+impl Target {
+    /// Copies of chunks that are on disk now, from a place on, which moves; none: those were all. Of a
+    /// chunk that the journal knows by an older copy than the newest both are there.
+    pub fn placed(&self, place: &mut Place) -> Vec<Placed> {
+        let (mut ino, mut index) = place.0.unwrap_or((Ino(0), 0));
+        let state = self.lock();
+        let Some(tier) = &state.chunks.tier else { return Vec::new() };
+        let mut found = Vec::new();
+        while let Some((&next, object)) = state.objects.range(ino..).next() {
+            if next != ino {
+                (ino, index) = (next, 0);
+            }
+            for (&at, chunk) in object.chunks.range(index..) {
+                let key = (ino, at);
+                found.extend(state.copies(tier, chunk.record).map(|run| Placed { key, run }));
+                index = at + 1;
+                if found.len() >= PLACED_BATCH {
+                    place.0 = Some((ino, index));
+                    return found;
+                }
+            }
+            (ino, index) = (Ino(ino.0 + 1), 0);
+        }
+        place.0 = Some((ino, index));
+        found
+    }
+
+    /// Whether a copy still is one: if not, its blocks may hold something else by now.
+    pub fn is_placed(&self, placed: &Placed) -> bool {
+        let state = self.lock();
+        let (ino, index) = placed.key;
+        let chunk = state.objects.get(&ino).and_then(|object| object.chunks.get(&index));
+        match (chunk, &state.chunks.tier) {
+            (Some(chunk), Some(tier)) => {
+                let same = |run: Base| run.block == placed.run.block && run.sums == placed.run.sums;
+                state.copies(tier, chunk.record).any(same)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl State {
+    /// Copies on disk of the chunk with this record.
+    fn copies(&self, tier: &Tier, id: u32) -> impl Iterator<Item = Base> + use<> {
+        let base = if id == 0 { None } else { tier.base(id) };
+        let ledger = tier.ledger.as_ref().filter(|_| id != 0);
+        let said = ledger.map(|ledger| ledger.said(id).run).filter(|run| run.block != 0);
+        let older = said.filter(|said| base.is_none_or(|base| base.block != said.block));
+        base.into_iter().chain(older)
     }
 }
 
