@@ -6,7 +6,7 @@
 #   tests/mpi.sh all           everything: 1 to 8 ranks, names and paths, more rounds, large files
 #   tests/mpi.sh plain         the conformance tests on the MPIs' own I/O, in a local directory:
 #                              what fails here an MPI does otherwise than the standard (or the test)
-#   tests/mpi.sh suites        other people's tests: ROMIO's, MPICH's, HDF5's, PnetCDF's, mpi4py's, h5py's
+#   tests/mpi.sh suites        other people's tests: ROMIO's, MPICH's, HDF5's, NetCDF's, PnetCDF's, mpi4py's, h5py's
 #                              (some ten minutes for each of Debian's MPIs, less for the others)
 #   tests/mpi.sh quick MPI...  these MPIs alone: mpich openmpi mpich5 mpich5-abi openmpi5
 #

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034  # what tests/mpi.sh sets and reads
 # Other people's tests of MPI-IO and of libraries on it, on pools: those of ROMIO and MPICH, of HDF5 (testpar),
-# of PnetCDF, of mpi4py and of h5py, from Debian's source packages, PyPI, and what is installed. To be
+# of NetCDF, of PnetCDF, of mpi4py and of h5py, from Debian's source packages, PyPI, and what is installed. To be
 # sourced by tests/mpi.sh, whose functions and variables it uses. docs/mpi.md says what does not apply.
 
 suites=$PWD/target/mpi/suites
@@ -11,7 +11,9 @@ packages_suites=(dpkg-dev m4 python3-pytest python3-pytest-mpi)
 suites_fetch() {
     need_packages "${packages_suites[@]}"
     mkdir -p "$suites/apt/lists/partial" "$suites/apt/cache/archives/partial" "$suites/src"
-    if [[ ! -e $suites/src/.complete ]]; then
+    # Named after what is there, as more may be wanted than once was.
+    local complete=$suites/src/.complete-mpich-hdf5-netcdf-pnetcdf
+    if [[ ! -e $complete ]]; then
         local file package
         : >"$suites/apt/sources.list"
         rm -rf "$suites/apt/parts" && mkdir "$suites/apt/parts"
@@ -30,9 +32,9 @@ Dir::Cache "$suites/apt/cache";
 APT::Sandbox::User "root";
 EOF
         export APT_CONFIG=$suites/apt/apt.conf
-        say "fetching the sources of mpich, hdf5, pnetcdf and mpi4py, into target/mpi/suites"
+        say "fetching the sources of mpich, hdf5, netcdf, pnetcdf and mpi4py, into target/mpi/suites"
         run_limited 120 apt-get -qq update || die "apt-get update failed"
-        for package in mpich hdf5 pnetcdf; do
+        for package in mpich hdf5 netcdf pnetcdf; do
             (cd "$suites/src" && run_limited 120 apt-get -qq source "$package" >/dev/null) ||
                 say "no source package $package: its tests are left out"
         done
@@ -44,11 +46,13 @@ EOF
                 say "no sources of mpi4py $package"
             fi
         done
-        touch "$suites/src/.complete"
+        touch "$complete"
     fi
     mpich_source=$(compgen -G "$suites/src/mpich-*/test/mpi" | head -n 1 || true)
     romio_source=$(compgen -G "$suites/src/mpich-*/src/mpi/romio/test" | head -n 1 || true)
     hdf5_source=$(compgen -G "$suites/src/hdf5-*/testpar" | head -n 1 || true)
+    netcdf_source=$(compgen -G "$suites/src/netcdf-4*/nc_test4" | head -n 1 || true)
+    netcdf_source=${netcdf_source%/nc_test4}
     pnetcdf_source=$(compgen -G "$suites/src/pnetcdf-*/test" | head -n 1 || true)
     hdf5_source=${hdf5_source%/testpar} pnetcdf_source=${pnetcdf_source%/test}
 }
@@ -98,9 +102,32 @@ EOF
     echo '#define config_srcdir "/nowhere"' >"$1/H5srcdir_str.h"
 }
 
+# The same of NetCDF, whose build the installed library is of.
+suites_netcdf_header() {
+    cat >"$1/netcdf/config.h" <<'EOF'
+#include <stdint.h>
+#define HAVE_UNISTD_H 1
+#define HAVE_STRDUP 1
+#define HAVE_STDINT_H 1
+#define HAVE_STDBOOL_H 1
+#define HAVE_SYS_TIME_H 1
+#define HAVE_GETTIMEOFDAY 1
+#define USE_HDF5 1
+#define USE_NETCDF4 1
+#define USE_PARALLEL 1
+#define USE_PARALLEL4 1
+#define HAS_PAR_FILTERS 1
+#define HDF5_SUPPORTS_PAR_FILTERS 1
+#define TEMP_LARGE "."
+#define CHUNK_CACHE_SIZE 16777216
+#define CHUNK_CACHE_NELEMS 4133
+#define CHUNK_CACHE_PREEMPTION 0.75
+EOF
+}
+
 suites_build() {
     local out=$suites/$mpi source name
-    mkdir -p "$out"/{mpich,romio,hdf5,pnetcdf}
+    mkdir -p "$out"/{mpich,romio,hdf5,netcdf,pnetcdf}
     suites_headers "$out"
     if [[ -n $mpich_source ]] && { wanted mpich || wanted romio; }; then
         local common=("$mpich_source"/util/{mtest,mtest_common,dtypes,mtest_thread}.c -I"$out" -I"$mpich_source/include" -lm -lpthread)
@@ -121,6 +148,16 @@ suites_build() {
         compile "$out/hdf5/testphdf5" "$from"/{testphdf5,t_dset,t_file,t_file_image,t_mdset,t_ph5basic,t_coll_chunk,t_span_tree,t_chunk_alloc,t_filter_read,t_prop,t_coll_md_read}.c "${kit[@]}"
         for name in t_mpi t_bigio t_pread t_pshutdown t_prestart t_init_term t_shapesame t_filters_parallel; do
             compile "$out/hdf5/$name" "$from/$name.c" "${kit[@]}"
+        done
+    fi
+    if [[ -n $netcdf_source && $mpi == openmpi ]] && wanted netcdf; then
+        suites_netcdf_header "$out"
+        local from=$netcdf_source kit=(-DHAVE_CONFIG_H -I"$out/netcdf" -I"$netcdf_source/include")
+        # shellcheck disable=SC2046,SC2207  # words
+        kit+=(-I"$(pkg-config --variable=libdir netcdf-mpi)/netcdf/mpi/include" $(pkg-config --cflags --libs netcdf-mpi hdf5-openmpi) -lm)
+        for source in "$from"/nc_test4/{tst_mode,tst_mpi_parallel,tst_parallel,tst_parallel3,tst_parallel4,tst_parallel5,tst_parallel6,tst_nc4perf,tst_simplerw_coll_r,tst_parallel_zlib,tst_parallel_compress,tst_quantize_par}.c "$from"/h5_test/tst_h_par{,_compress}.c; do
+            name=${source##*/}
+            compile "$out/netcdf/${name%.c}" "$source" "${kit[@]}"
         done
     fi
     if [[ -n $pnetcdf_source && $mpi == openmpi ]] && wanted pnetcdf; then
@@ -256,6 +293,27 @@ EOF
         in_suite hdf5/testphdf5 3 240
         in_suite hdf5/t_shapesame 3 240
     fi
+    # As its own run_par_test.sh starts them; names are relative.
+    suite netcdf <<'EOF'
+tst_mode 1
+tst_mpi_parallel 4
+tst_parallel 4
+tst_parallel3 4
+tst_parallel4 1
+tst_parallel4 4
+tst_parallel4 8
+tst_parallel5 4
+tst_nc4perf 4
+tst_simplerw_coll_r 1
+tst_simplerw_coll_r 4
+tst_parallel_zlib 4
+tst_parallel_compress 1
+tst_parallel_compress 4
+tst_quantize_par 4
+tst_parallel6 4
+tst_h_par 4
+tst_h_par_compress 4
+EOF
     if wanted pnetcdf && [[ -d $suites/$mpi/pnetcdf ]]; then
         local path
         for path in "$suites/$mpi"/pnetcdf/*; do
