@@ -307,6 +307,18 @@ static void odd_lengths_and_offsets(void)
     struct iovec bad[] = {{memory_in, 100}, {room + MIB, 100 * KIB}};
     REFUSED(pwritev(fd, bad + 1, 1, 0), EFAULT);
     REFUSED(preadv(fd, bad + 1, 1, 0), EFAULT);
+    /* Nor is what was there a moment ago. */
+    for (size_t length = 4 * KIB; length <= 400 * KIB; length *= 10) {
+        memcpy(room + 2 * MIB, memory_out, sizeof memory_out);
+        EQUAL(pwrite(fd, room + 2 * MIB, length, 0), length);
+        CHECK(mprotect(room + 2 * MIB, MIB, PROT_NONE) == 0);
+        REFUSED(pwrite(fd, room + 2 * MIB, length, 0), EFAULT);
+        CHECK(mprotect(room + 2 * MIB, MIB, PROT_READ | PROT_WRITE) == 0);
+        EQUAL(pread(fd, room + 2 * MIB, length, 0), length);
+        CHECK(mprotect(room + 2 * MIB, MIB, PROT_NONE) == 0);
+        REFUSED(pread(fd, room + 2 * MIB, length, 0), EFAULT);
+        CHECK(mprotect(room + 2 * MIB, MIB, PROT_READ | PROT_WRITE) == 0);
+    }
     holds(fd, 1, 0, sizeof memory_out);
 }
 

@@ -89,6 +89,11 @@ impl Buffer {
         !ENDED.load(Ordering::Relaxed) && !description.shared.load(Ordering::Relaxed)
     }
 
+    /// Whether requests of this length are buffered as a rule.
+    pub(crate) fn takes(&self, length: usize) -> bool {
+        length <= self.half()
+    }
+
     /// Half of it is filled, or taken, while the other half is under way.
     fn half(&self) -> usize {
         self.size / 2
@@ -110,7 +115,7 @@ impl Buffer {
         // Bytes read ahead would be older than these.
         state.ahead.overwritten(at, at + length as u64);
         let ended = ENDED.load(Ordering::Relaxed);
-        if length > self.half() || state.behind.has_failed() || ended {
+        if !self.takes(length) || state.behind.has_failed() || ended {
             state.behind.flush();
             return None;
         }
@@ -142,7 +147,7 @@ impl Buffer {
         {
             state.behind.flush();
         }
-        if length > self.half() || ENDED.load(Ordering::Relaxed) {
+        if !self.takes(length) || ENDED.load(Ordering::Relaxed) {
             return None;
         }
         let begin = |memory, at| {

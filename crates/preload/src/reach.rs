@@ -18,13 +18,14 @@ const NEAR: usize = 4;
 
 thread_local! {
     /// First and last page that were there the last time, and for what. Programs use a buffer again
-    /// and again, and asking each time would cost small requests a twentieth.
+    /// and again, and asking each time would take as long as a small request that is buffered.
     static LAST: Cell<(usize, usize, c_int)> = const { Cell::new((0, 0, 0)) };
 }
 
 /// Whether all slices may be used in this way. Of each the first and the last page are looked at:
-/// a program that errs names memory that is not there, or runs over the end of what is.
-pub(crate) fn is_there(slices: &[Slice], way: Way) -> bool {
+/// a program that errs names memory that is not there, or runs over the end of what is. With `again`,
+/// what was there the last time is believed to be: only where bytes are copied here and now.
+pub(crate) fn is_there(slices: &[Slice], way: Way, again: bool) -> bool {
     let advice = match way {
         Way::Read => libc::MADV_POPULATE_WRITE,
         Way::Write => libc::MADV_POPULATE_READ,
@@ -36,7 +37,7 @@ pub(crate) fn is_there(slices: &[Slice], way: Way) -> bool {
         let (first, last) =
             (start & !(page - 1), start.saturating_add(slice.length - 1) & !(page - 1));
         let pages = (first, last, advice);
-        if LAST.get() == pages {
+        if again && LAST.get() == pages {
             return true;
         }
         let there = match (last - first) / page {
@@ -98,7 +99,7 @@ mod tests {
             return;
         }
         let there = |start: *mut u8, offset: usize, length, way| {
-            is_there(&[Slice { pointer: start.wrapping_add(offset), length }], way)
+            is_there(&[Slice { pointer: start.wrapping_add(offset), length }], way, false)
         };
         let (both, constant) = (pages(libc::PROT_READ | libc::PROT_WRITE), pages(libc::PROT_READ));
         for way in [Way::Read, Way::Write] {

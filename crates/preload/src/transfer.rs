@@ -166,7 +166,9 @@ unsafe fn attempt<K: FnOnce() -> ssize_t>(
         let allowed = description.allows(fd, way) && (offset.is_some() || unshared);
         let slices = slices.as_slice();
         let left = length == 0 || !allowed || description.mapped();
-        if left || !reach::is_there(slices, way) {
+        // A request that is sent from memory that is gone would be sent again and again.
+        let again = description.buffer.as_ref().is_some_and(|buffer| buffer.takes(length));
+        if left || !reach::is_there(slices, way, again) {
             // The kernel must find what other descriptors of the file have buffered.
             if let Some(buffer) = &description.buffer {
                 buffer.yield_to_others();
