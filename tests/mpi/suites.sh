@@ -303,7 +303,6 @@ tst_parallel4 1
 tst_parallel4 4
 tst_parallel4 8
 tst_parallel5 4
-tst_nc4perf 4
 tst_simplerw_coll_r 1
 tst_simplerw_coll_r 4
 tst_parallel_zlib 4
@@ -314,6 +313,8 @@ tst_parallel6 4
 tst_h_par 4
 tst_h_par_compress 4
 EOF
+    # Some 200,000 small accesses by each rank.
+    if wanted netcdf; then in_suite netcdf/tst_nc4perf 4 240; fi
     if wanted pnetcdf && [[ -d $suites/$mpi/pnetcdf ]]; then
         local path
         for path in "$suites/$mpi"/pnetcdf/*; do
