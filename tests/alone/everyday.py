@@ -106,6 +106,20 @@ def names():
     os.symlink("moved", at("d/e/link"))
     assert os.readlink(at("d/e/link")) == "moved"
     assert os.lstat(at("d/e/link")).st_mode != os.stat(at("d/e/link")).st_mode
+    for text in (at("d/e"), at("d/e/moved"), "/etc/hostname", "/"):
+        os.symlink(text, at("absolute"))
+        assert os.readlink(at("absolute")) == text, text
+        assert os.lstat(at("absolute")).st_size == len(text), text
+        if text == at("d/e"):
+            assert sorted(os.listdir(at("absolute"))) == ["link", "moved"]
+            assert os.path.samefile(at("absolute/link"), at("d/e/moved"))
+            with open(at("absolute/made"), "w"):
+                pass
+            os.unlink(at("d/e/made"))
+        elif text == at("d/e/moved"):
+            assert os.path.samefile(at("absolute"), text)
+            assert os.path.realpath(at("absolute")) == os.path.realpath(text)
+        os.unlink(at("absolute"))
     os.link(at("d/e/moved"), at("d/e/second"))
     assert os.stat(at("d/e/second")).st_nlink == 2
     assert [len(files) for _, _, files in os.walk(at("d"))] == [1499, 3]

@@ -63,6 +63,36 @@ fn moved(
     }))
 }
 
+/// The directory that stands for the pool.
+fn mount() -> Vec<u8> {
+    let names = super::SETTING.get().into_iter().flat_map(|setting| &setting.mount);
+    names.flat_map(|name| [b"/", name.as_slice()].concat()).collect()
+}
+
+/// Whether a symbolic link's text begins with a path.
+fn begins_with(text: &[u8], path: &[u8]) -> bool {
+    text.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+}
+
+/// A symbolic link's text as the pool keeps it. Absolute ones are followed from the pool's root: so
+/// that one which leads into the pool's directory arrives, this is left out of it, and as many slashes
+/// stand in its place: its length, the link's size, is what the program knows.
+fn rooted(text: &[u8], mount: &[u8]) -> Vec<u8> {
+    let mut text = text.to_vec();
+    if begins_with(&text, mount) {
+        text[..mount.len()].fill(b'/');
+    }
+    text
+}
+
+/// The text as the program gave it to [`rooted`].
+fn unrooted(mut text: Vec<u8>, mount: &[u8]) -> Vec<u8> {
+    if begins_with(&text, &vec![b'/'; mount.len()]) {
+        text[..mount.len()].copy_from_slice(mount);
+    }
+    text
+}
+
 fn symlinked(
     text: *const c_char,
     at: c_int,
@@ -75,7 +105,8 @@ fn symlinked(
     named(at, path, next, |engine, place| {
         // SAFETY: the program names a text, ended by a NUL.
         let text = unsafe { std::ffi::CStr::from_ptr(text) }.to_bytes();
-        engine.pool.run(engine.pool.fs().symlink(&who(), place, text)).map(|_| 0)
+        let text = rooted(text, &mount());
+        engine.pool.run(engine.pool.fs().symlink(&who(), place, &text)).map(|_| 0)
     })
 }
 
@@ -115,6 +146,7 @@ fn link_text(
             return Err(Error::new(Code::Invalid));
         }
         let found = engine.pool.run(fs.read_link(&who(), attributes.ino))?;
+        let found = unrooted(found, &mount());
         let length = found.len().min(room);
         // SAFETY: the program gives that much room.
         unsafe { text.cast::<u8>().copy_from_nonoverlapping(found.as_ptr(), length) };
@@ -161,4 +193,28 @@ interpose! {
         |next| link_text(libc::AT_FDCWD, path, text, room, next);
     fn readlinkat(at: c_int, path: *const c_char, text: *mut c_char, room: size_t) -> ssize_t,
         |next| link_text(at, path, text, room, next);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_into_the_pool_are_kept_from_its_root() {
+        let mount = b"/tmp/p";
+        for (text, kept) in [
+            ("/tmp/p/a/b", "///////a/b"),
+            ("/tmp/p", "//////"),
+            ("/tmp/p/", "///////"),
+            ("/tmp/pp/a", "/tmp/pp/a"),
+            ("/etc/passwd", "/etc/passwd"),
+            ("tmp/p/a", "tmp/p/a"),
+            ("../a", "../a"),
+            ("/", "/"),
+        ] {
+            let found = rooted(text.as_bytes(), mount);
+            assert_eq!(found, kept.as_bytes(), "{text}");
+            assert_eq!(unrooted(found, mount), text.as_bytes(), "{text}");
+        }
+    }
 }
