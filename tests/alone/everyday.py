@@ -106,6 +106,16 @@ def names():
     os.symlink("moved", at("d/e/link"))
     assert os.readlink(at("d/e/link")) == "moved"
     assert os.lstat(at("d/e/link")).st_mode != os.stat(at("d/e/link")).st_mode
+    for name, expected in (("none/", errno.EISDIR), ("d/e/moved/", errno.ENOTDIR)):
+        try:
+            os.open(at(name), os.O_CREAT | os.O_WRONLY)
+            assert False, name
+        except OSError as error:
+            assert error.errno in (expected, errno.EISDIR), error
+    assert not os.path.exists(at("none")) and os.path.isdir(at("d/e/"))
+    os.mkdir(at("slash/"))
+    os.rename(at("slash/"), at("hash/"))
+    os.rmdir(at("hash/"))
     for text in (at("d/e"), at("d/e/moved"), "/etc/hostname", "/"):
         os.symlink(text, at("absolute"))
         assert os.readlink(at("absolute")) == text, text

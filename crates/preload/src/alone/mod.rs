@@ -191,7 +191,14 @@ impl Named<'_> {
     /// As the pool knows it. To be called inside.
     fn place(&self) -> Result<Place> {
         self.follow(|route| match route {
-            Route::Root(names) => Place::new(Ino::ROOT, names.join(&b'/')),
+            Route::Root(names) => {
+                let mut path = names.join(&b'/');
+                // It must be a directory then.
+                if self.path.ends_with(b"/") {
+                    path.push(b'/');
+                }
+                Place::new(Ino::ROOT, path)
+            }
             Route::Directory(base, path) => Place::new(base, path),
         })
         .ok_or_else(|| Error::new(Code::NotFound))
