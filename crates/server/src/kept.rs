@@ -25,7 +25,9 @@ use weir_core::layout::Member;
 use weir_core::service::Scrub;
 use weir_core::service::meta::{JournaledStore, MetaStore};
 use weir_core::service::storage::disk::{BLOCK_BYTES, Disk};
-use weir_core::service::storage::{CHUNK_BYTES, Memory, Place, Placed, Survey, Target};
+use weir_core::service::storage::{
+    CHUNK_BYTES, INLINE_SHARE, Memory, Place, Placed, Survey, Target,
+};
 use weir_core::types::{Incarnation, TargetId};
 
 /// How a server's content is to outlive it.
@@ -55,6 +57,8 @@ pub(crate) struct Kept {
     pub(crate) label: File,
 }
 
+/// Room that a journal has at least, beside as much again as it has: bytes.
+const JOURNAL_ROOM: u64 = 32 << 20;
 /// Whoever verifies a disk slowly looks so often whether it is still there.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 const LABEL_MAGIC: &[u8; 8] = b"weirtrgt";
@@ -174,15 +178,19 @@ impl Kept {
         }
         let path = directory.join("data");
         let journal = Options::new(identity(incarnation, *b"data    "));
+        let room = JOURNAL_ROOM + memory / INLINE_SHARE;
         let writer = match options.back {
             true => {
                 let mut told = |done, all| progress("data", done, all);
                 let mut restore = target.restoring(&mut told);
-                let medium = FileMedium::open(&path)?.naming(named);
+                let medium = FileMedium::open(&path)?.naming(named).with_room(room);
                 journal::open(medium, &journal, &mut restore)
                     .map_err(|error| come_back_failed(error, &path))?
             }
-            false => journal::create(FileMedium::create(&path)?.naming(named), &journal)?,
+            false => {
+                let medium = FileMedium::create(&path)?.naming(named).with_room_now(room)?;
+                journal::create(medium, &journal)?
+            }
         };
         target.keep(writer.journal());
         let advanced = Arc::downgrade(&target);
@@ -196,14 +204,15 @@ impl Kept {
             let journal = Options::new(identity(incarnation, *b"metadata"));
             let (names, writer) = match options.back {
                 true => {
-                    let medium = FileMedium::open(&path)?;
+                    let medium = FileMedium::open(&path)?.with_room(JOURNAL_ROOM);
                     JournaledStore::open(medium, &journal, metadata_memory, &mut |done, all| {
                         progress("metadata", done, all);
                     })
                     .map_err(|error| come_back_failed(error, &path))?
                 }
                 false => {
-                    JournaledStore::create(FileMedium::create(&path)?, &journal, metadata_memory)?
+                    let medium = FileMedium::create(&path)?.with_room_now(JOURNAL_ROOM)?;
+                    JournaledStore::create(medium, &journal, metadata_memory)?
                 }
             };
             threads.push(JournalThread::start(writer, names.sources(), || ())?);

@@ -28,7 +28,7 @@ pub use writer::Writer;
 use crate::error::{Code, Error, Result};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -102,6 +102,12 @@ pub trait Medium: Send {
     fn settle_named(&mut self) -> Result<()> {
         Ok(())
     }
+
+    /// Whether room for what may have to be written of what the map has already could not be set aside:
+    /// then nothing should be added to the map, so that all that was can be made safe.
+    fn is_tight(&mut self) -> bool {
+        false
+    }
 }
 
 /// Takes what a journal held: the records of the last snapshot, then those of the log, in order.
@@ -150,6 +156,7 @@ pub struct Journal {
     record_bytes_max: usize,
     /// How often it was opened, this time included; 0 while it is being opened.
     life: AtomicU64,
+    tight: AtomicBool,
     state: Mutex<State>,
     bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -181,8 +188,9 @@ impl Journal {
     fn new(segment_bytes: u64) -> Arc<Journal> {
         let record_bytes_max =
             segment_bytes as usize - BLOCK_BYTES - format::FRAME_HEAD_BYTES - size_of::<u32>();
-        let (life, state) = (AtomicU64::new(0), Mutex::default());
-        Arc::new(Journal { record_bytes_max, life, state, bell: OnceLock::new() })
+        let (life, tight) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (state, bell) = (Mutex::default(), OnceLock::new());
+        Arc::new(Journal { record_bytes_max, life, tight, state, bell })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -248,6 +256,11 @@ impl Journal {
     /// How often it was opened, this time included.
     pub fn life(&self) -> u64 {
         self.life.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing should be added to the map: see [`Medium::is_tight`].
+    pub fn is_tight(&self) -> bool {
+        self.tight.load(Ordering::Relaxed)
     }
 
     /// Whether all that was appended is safe.

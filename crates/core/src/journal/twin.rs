@@ -59,6 +59,8 @@ struct State {
     planned: Option<Planned>,
     /// Operations that failed, by file.
     failed: Vec<u64>,
+    /// Room for more is short.
+    tight: bool,
 }
 
 /// What a crash may leave of a file: of each byte the values that it may have, a bit each for 0 to 63.
@@ -175,6 +177,11 @@ impl Recorder {
     pub fn plan(&self, n: u64, fault: Fault, lasts: bool) {
         let mut state = self.lock();
         state.planned = Some(Planned { at: state.operations + n, fault, lasts });
+    }
+
+    /// From now on there is no room to be set aside for what may come; or there is again.
+    pub fn set_tight(&self, tight: bool) {
+        self.lock().tight = tight;
     }
 
     /// The fault that is planned.
@@ -369,6 +376,10 @@ impl Medium for Recorder {
         state.deeds.push(Deed::Write { file: self.file, offset, bytes: bytes.to_vec() });
         put(&mut state.files, self.file, offset, bytes);
         result.map_err(told)
+    }
+
+    fn is_tight(&mut self) -> bool {
+        self.lock().tight
     }
 
     fn sync(&mut self) -> Result<()> {

@@ -5,6 +5,7 @@ use super::{BLOCK_BYTES, Journal, Medium, Options, Pending, Source};
 use crate::error::{Code, Error, Result};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Writes a journal. One thread drives it, by [`Writer::pump`].
 pub struct Writer<M> {
@@ -130,6 +131,7 @@ impl<M: Medium> Writer<M> {
 
     fn try_pump(&mut self, source: impl FnOnce() -> Box<dyn Source>) -> Result<bool> {
         let written = self.try_flush()?;
+        self.journal.tight.store(self.medium.is_tight(), Ordering::Relaxed);
         if self.checkpoint.is_none() && self.is_due() {
             self.begin(source());
         }

@@ -2,12 +2,13 @@
 
 use crate::kept::system;
 use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
-use tracing::error;
+use std::time::{Duration, Instant};
+use tracing::{error, info, warn};
 use weir_core::error::{Code, Error, Result};
 use weir_core::journal::{Journal, Medium, Source, Writer};
 
@@ -15,6 +16,8 @@ use weir_core::journal::{Journal, Medium, Source, Writer};
 pub const DELAY: Duration = Duration::from_millis(100);
 /// The file grows by so much at a time: bytes.
 const GROWTH_BYTES: u64 = 4 << 20;
+/// Unit of what a file takes of its file system: bytes.
+const STAT_BLOCK_BYTES: u64 = 512;
 
 /// A file as a journal's medium.
 #[derive(Debug)]
@@ -24,6 +27,71 @@ pub struct FileMedium {
     length: u64,
     /// What its records name is there.
     named: Option<File>,
+    ahead: Option<Ahead>,
+}
+
+/// Room that is set aside beyond a journal's end, so that whoever else fills the file system does not end
+/// it.
+#[derive(Debug)]
+struct Ahead {
+    /// So much, beside as much again as the journal has: bytes.
+    least: u64,
+    /// What has been taken of the file system: bytes from the file's begin.
+    taken: u64,
+    /// When the last try failed; none: there is room.
+    failed: Option<Instant>,
+}
+
+/// How often room is asked for again, where there was none.
+const AHEAD_PAUSE: Duration = Duration::from_secs(1);
+
+impl Ahead {
+    /// Says whether there is room for a journal of this length.
+    fn take(&mut self, file: &File, path: &Path, length: u64) -> bool {
+        // A checkpoint writes the map once more, and the log goes on meanwhile.
+        let wanted = (2 * length + self.least).next_multiple_of(GROWTH_BYTES);
+        if wanted <= self.taken {
+            self.failed = None;
+            return true;
+        }
+        if self.failed.is_some_and(|failed| failed.elapsed() < AHEAD_PAUSE) {
+            return false;
+        }
+        match self.try_take(file, path, wanted) {
+            Ok(()) => {
+                if self.failed.take().is_some() {
+                    info!(path = %path.display(), "room for the journal again");
+                }
+                self.taken = wanted;
+                true
+            }
+            Err(error) => {
+                if self.failed.replace(Instant::now()).is_none() {
+                    warn!(%error, path = %path.display(), "no room can be set aside for the journal: nothing new is taken until there is");
+                }
+                false
+            }
+        }
+    }
+
+    fn try_take(&self, file: &File, path: &Path, wanted: u64) -> std::io::Result<()> {
+        let more = wanted - self.taken;
+        // Asked first: what is refused in the middle leaves the file system full.
+        if crate::free(path.parent().unwrap_or(Path::new("/")))? < more {
+            return Err(std::io::ErrorKind::StorageFull.into());
+        }
+        let (from, more) = (self.taken as libc::off_t, more as libc::off_t);
+        // SAFETY: a valid descriptor of a file of our own; its length stays.
+        let result =
+            unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, from, more) };
+        let error = std::io::Error::last_os_error();
+        match error.raw_os_error() {
+            // Where none can be set aside anywhere, it is as it always was.
+            _ if result == 0 => Ok(()),
+            Some(libc::EOPNOTSUPP) => Ok(()),
+            _ => Err(error),
+        }
+    }
 }
 
 impl FileMedium {
@@ -38,7 +106,7 @@ impl FileMedium {
         let directory = path.parent().unwrap_or(Path::new("/"));
         let synced = File::open(directory).and_then(|directory| directory.sync_all());
         synced.map_err(|error| system("sync directory", directory, &error))?;
-        Ok(FileMedium { file, path: path.to_owned(), length: 0, named: None })
+        Ok(FileMedium { file, path: path.to_owned(), length: 0, named: None, ahead: None })
     }
 
     /// Opens one that is there.
@@ -64,7 +132,32 @@ impl FileMedium {
             Ok((file, length))
         };
         let (file, length) = open().map_err(|error| system("open journal", path, &error))?;
-        Ok(FileMedium { file, path: path.to_owned(), length, named: None })
+        Ok(FileMedium { file, path: path.to_owned(), length, named: None, ahead: None })
+    }
+
+    /// Room is set aside for it: so much, and as much again as it has by then.
+    pub fn with_room(self, least: u64) -> FileMedium {
+        // What was set aside in an earlier life is there still.
+        let taken = self.file.metadata().map_or(0, |found| found.blocks() * STAT_BLOCK_BYTES);
+        let ahead = Some(Ahead { least, taken: taken.max(self.length), failed: None });
+        let mut medium = FileMedium { ahead, ..self };
+        medium.is_tight();
+        medium
+    }
+
+    /// As [`FileMedium::with_room`], of one that is made.
+    ///
+    /// # Errors
+    /// If there is no room.
+    pub fn with_room_now(self, least: u64) -> Result<FileMedium> {
+        let mut medium = self.with_room(least);
+        match medium.is_tight() {
+            false => Ok(medium),
+            true => {
+                let cause = format!("{} MiB for it are not free", least >> 20);
+                Err(Error::because(Code::NoSpace, cause).on("make journal", medium.path.display()))
+            }
+        }
     }
 
     /// Its records name what is in another file.
@@ -111,6 +204,11 @@ impl Medium for FileMedium {
 
     fn length(&mut self) -> Result<u64> {
         Ok(self.length)
+    }
+
+    fn is_tight(&mut self) -> bool {
+        let FileMedium { file, path, length, ahead, .. } = self;
+        ahead.as_mut().is_some_and(|ahead| !ahead.take(file, path, *length))
     }
 
     fn settle_named(&mut self) -> Result<()> {
@@ -199,5 +297,47 @@ impl Drop for JournalThread {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(path: &Path) -> u64 {
+        std::fs::metadata(path).expect("there").blocks() * STAT_BLOCK_BYTES
+    }
+
+    #[test]
+    fn room_for_a_journal_is_set_aside_and_grows_with_it() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let path = directory.path().join("journal");
+        let medium = FileMedium::create(&path).expect("made");
+        let mut medium = medium.with_room_now(10 << 20).expect("there is room");
+        assert_eq!(medium.length().expect("a length"), 0);
+        assert!(taken(&path) >= 10 << 20, "{}", taken(&path));
+        medium.write(5 << 20, &[1; 4096]).expect("written");
+        assert!(!medium.is_tight() && taken(&path) >= 26 << 20, "{}", taken(&path));
+        drop(medium);
+        // In another life it is there still.
+        let mut medium = FileMedium::open(&path).expect("opens").with_room(10 << 20);
+        assert!(!medium.is_tight());
+        let mut block = [0; 4096];
+        medium.read(5 << 20, &mut block).expect("reads");
+        assert_eq!(block, [1; 4096]);
+    }
+
+    #[test]
+    fn a_journal_for_which_there_is_no_room_is_not_made_and_goes_on_if_it_is_there() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let path = directory.path().join("journal");
+        let far = crate::free(directory.path()).expect("free space") + (1 << 40);
+        let made = FileMedium::create(&path).expect("made").with_room_now(far);
+        assert_eq!(made.map(drop).expect_err("too much").code, Code::NoSpace);
+        assert!(taken(&path) < 1 << 20, "nothing is taken of what does not suffice");
+        let mut medium = FileMedium::open(&path).expect("opens").with_room(far);
+        assert!(medium.is_tight());
+        medium.write(0, &[1; 4096]).expect("written");
+        medium.sync().expect("synced");
     }
 }

@@ -68,6 +68,11 @@ impl JournaledStore {
     }
 
     fn commit_now(&self, batch: Batch) -> Result<Outcome> {
+        let adds = batch.conditions.iter().any(|(_, version)| version.is_none());
+        if adds && !batch.reserve && self.journal.is_tight() {
+            let cause = "the file system that holds the journal of names is full";
+            return Err(Error::because(Code::NoMetadataSpace, cause));
+        }
         self.map.commit_logged(batch, |commit, batch| {
             self.journal.append(&encode(commit, &batch.puts, &batch.deletes))
         })
@@ -238,6 +243,31 @@ mod tests {
         now(store_conformance(|limit| {
             JournaledStore::create(Recorder::default(), &options(), limit).expect("made").0
         }));
+    }
+
+    #[test]
+    fn a_journal_that_is_tight_takes_no_more_names_and_lets_them_go() {
+        let disk = Recorder::default();
+        let (store, mut writer) =
+            JournaledStore::create(disk.clone(), &options(), LIMIT).expect("made");
+        let sources = store.sources();
+        let add = |key: &[u8]| Batch {
+            conditions: vec![(key.to_vec(), None)],
+            puts: vec![(key.to_vec(), b"value".to_vec())],
+            ..Batch::default()
+        };
+        now(store.commit(add(b"a"))).expect("added");
+        disk.set_tight(true);
+        writer.pump(&sources).expect("written");
+        let error = now(store.commit(add(b"b"))).expect_err("refused");
+        assert_eq!(error.code, Code::NoMetadataSpace);
+        let puts = vec![(b"a".to_vec(), b"another".to_vec())];
+        now(store.commit(Batch { puts, ..Batch::default() })).expect("changed");
+        let deletes = vec![b"a".to_vec()];
+        now(store.commit(Batch { deletes, ..Batch::default() })).expect("removed");
+        disk.set_tight(false);
+        writer.pump(&sources).expect("written");
+        now(store.commit(add(b"b"))).expect("added");
     }
 
     /// Many batches over few keys; then whatever a crash leaves is a state between the last that was

@@ -44,12 +44,15 @@ const RECORD_BYTES: usize = 512 * 1024;
 /// Changes of a chunk that are not worth a write and a sync of their own: bytes.
 const INLINE_BYTES_MAX: u32 = 16 << 10;
 /// Inline bytes may take one part in so many of memory when the target comes back.
-const INLINE_SHARE: u64 = 8;
+pub const INLINE_SHARE: u64 = 8;
 /// What can be recorded is recorded by the way when there are so many chunks of it.
 const READY_MAX: usize = 4096;
 /// What is dirty is written to disk at the latest by the second in so many calls of
 /// [`Target::write_behind`].
 const SWEEP_CALLS: u32 = 5;
+
+/// Why nothing is added to a target whose journal is tight.
+pub(super) const TIGHT: &str = "the file system that holds the journal is full";
 
 const HEAD: u8 = 1;
 const CHUNK: u8 = 2;
@@ -416,6 +419,12 @@ impl State {
         }
     }
 
+    /// Whether the journal wants nothing added.
+    pub(super) fn is_tight(&self) -> bool {
+        let journal = self.ledger().and_then(|ledger| ledger.journal.as_ref());
+        !self.restoring && journal.is_some_and(|journal| journal.is_tight())
+    }
+
     /// Refuses a write to a kept target which could not be written to disk when that is wanted.
     /// Everything dirty, or about to be, has room there, and what it replaces keeps its own.
     pub(super) fn room_on_disk(&mut self, parts: usize, overwrites: bool) -> Result<()> {
@@ -423,6 +432,9 @@ impl State {
             return Ok(());
         }
         self.keep_up();
+        if !overwrites && self.is_tight() {
+            return Err(Error::because(Code::NoSpace, TIGHT));
+        }
         let tier = self.chunks.tier.as_ref().expect("a kept target has a disk");
         let chunks = tier.dirty() as usize + self.parts + parts;
         if chunks * super::tier::blocks_of(CHUNK_BYTES as u32) <= tier.space.free(overwrites) {

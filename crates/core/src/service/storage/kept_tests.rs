@@ -271,6 +271,30 @@ fn what_was_flushed_comes_back_and_what_was_removed_does_not() {
 }
 
 #[test]
+fn a_journal_that_is_tight_takes_nothing_new_and_makes_safe_what_was_taken() {
+    let mut bed = Bed::new(3);
+    bed.write(1, 0, &[1; 200_000]);
+    bed.files[0].set_tight(true);
+    bed.settle();
+    for (ino, offset) in [(1, 200_000), (2, 0)] {
+        let error = bed.try_write(ino, offset, &[9; 5000]).expect_err("refused");
+        assert_eq!(error.code, Code::NoSpace, "{error}");
+    }
+    let grow = TargetRequest::Extend { ino: Ino(3), size: 7, epoch: 0 };
+    assert_eq!(bed.target.call(Now::default(), &grow).expect_err("refused").code, Code::NoSpace);
+    // What is there can be changed, cut and removed, and all of it be made safe.
+    bed.write(1, 100_000, &[2; 50_000]);
+    bed.flush(1);
+    assert!(bed.again().read(1) == bed.read(1));
+    bed.cut(1, 1000, 2).expect("cut");
+    bed.files[0].set_tight(false);
+    bed.settle();
+    bed.write(2, 0, &[9; 5000]);
+    bed.flush(2);
+    assert!(bed.again().read(2) == [9; 5000]);
+}
+
+#[test]
 fn data_beyond_memory_comes_back() {
     let mut bed = Bed::sized(2, 32, CHUNKS);
     let files: Vec<Vec<u8>> = (0..3).map(|seed| pattern(seed, 45 * CHUNK_BYTES + 777)).collect();

@@ -38,7 +38,7 @@ mod write;
 
 pub use arena::CHUNK_BYTES;
 pub use flow::{DiskCounters, DiskStatus};
-pub use kept::Restore;
+pub use kept::{INLINE_SHARE, Restore};
 pub use memory::{HeapMemory, Memory};
 pub use read::{ReadTicket, Reading};
 pub use room::Room;
@@ -580,6 +580,9 @@ impl State {
 
     /// Refuses to make an object for which not even the reserve has room.
     fn room_for_object(&mut self, ino: Ino) -> Result<()> {
+        if !self.objects.contains_key(&ino) && self.is_tight() {
+            return Err(Error::because(Code::NoSpace, kept::TIGHT));
+        }
         let needed = self.chunks.arena.needed(&[0; arena::CLASSES], OBJECT_COST) as isize;
         if self.objects.contains_key(&ino) || self.make_room(needed) {
             return Ok(());
