@@ -185,7 +185,7 @@ pub(crate) struct Times {
     #[arg(long, value_name = "TIME", value_parser = size::parse_ms, default_value = size::show_ms(Timing::default().busy_retry_ms), hide_short_help = true)]
     pub(crate) busy_retry: u64,
 
-    /// How long one who waits looks again before it sleeps, where processors are idle; 0us: never
+    /// How long one who waits looks again before it sleeps, while nobody else wants the processor; 0us: never
     #[arg(long, value_name = "TIME", value_parser = size::parse_us, default_value = size::show_us(Timing::default().spin_us), hide_short_help = true)]
     pub(crate) spin: u64,
 }

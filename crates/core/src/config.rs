@@ -77,7 +77,7 @@ pub struct Timing {
     pub busy_retry_ms: u64,
     /// How long a request may be refused as "busy" on end before that is an error.
     pub busy_ms_max: u64,
-    /// How long one who waits looks again before it sleeps, where processors are idle:
+    /// How long one who waits looks again before it sleeps, while nobody else wants the processor:
     /// microseconds; 0: not at all.
     pub spin_us: u64,
 }
@@ -93,7 +93,7 @@ impl Default for Timing {
             capability_ms: 300_000,
             busy_retry_ms: 5,
             busy_ms_max: 60_000,
-            spin_us: 50,
+            spin_us: 400,
         }
     }
 }
