@@ -2,10 +2,17 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::process::{self, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use weir_core::error::{Code, Error, Result};
+use weir_net::tcp;
+
+/// A listener at a free port of this machine alone, set up as a pool's server's is.
+pub(crate) fn listen() -> io::Result<TcpListener> {
+    tcp::listen(([127, 0, 0, 1], 0).into())
+}
 
 /// How long a process may take to end by itself.
 const END_LIMIT: Duration = Duration::from_secs(3);

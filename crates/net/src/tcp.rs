@@ -33,8 +33,21 @@ const FRAMES_PER_CALL_MAX: usize = 16;
 /// Connects without waiting: the link is usable once its descriptor is writable and
 /// [`TcpLink::connected`] says so.
 pub fn connect<P: Payload>(address: SocketAddr) -> io::Result<TcpLink<P>> {
+    TcpLink::new(start(address, libc::SOCK_NONBLOCK)?)
+}
+
+/// Connects and waits for it: a plain stream, set up as those of links are, for whatever is to be
+/// compared with them.
+pub fn dial(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = start(address, 0)?;
+    configure(&stream)?;
+    Ok(stream)
+}
+
+/// A socket that connects, or has if `flags` let it wait for that.
+fn start(address: SocketAddr, flags: libc::c_int) -> io::Result<TcpStream> {
     let (domain, storage, length) = raw_address(address);
-    let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | flags;
     // SAFETY: no pointers.
     let descriptor = unsafe { libc::socket(domain, kind, 0) };
     if descriptor < 0 {
@@ -42,6 +55,7 @@ pub fn connect<P: Payload>(address: SocketAddr) -> io::Result<TcpLink<P>> {
     }
     // SAFETY: the kernel just gave us this descriptor.
     let socket = moved(unsafe { OwnedFd::from_raw_fd(descriptor) });
+    choose_control(socket.as_raw_fd());
     // SAFETY: `storage` holds an address of `length` bytes.
     let result = unsafe { libc::connect(socket.as_raw_fd(), (&raw const storage).cast(), length) };
     if result < 0 {
@@ -50,7 +64,26 @@ pub fn connect<P: Payload>(address: SocketAddr) -> io::Result<TcpLink<P>> {
             return Err(error);
         }
     }
-    TcpLink::new(TcpStream::from(socket))
+    Ok(TcpStream::from(socket))
+}
+
+/// Has a socket control congestion as is right in a machine room. To be said before it connects or
+/// listens (what a listener accepts takes after it): some machines come with BBR, which paces for
+/// the long-distance Internet, and a connection that once began with it is paced for ever, whatever
+/// it is told later. Over loopback that was half of the rate, or 50 µs without a byte in each MiB.
+/// Where the kernel has not got cubic, its own choice stays.
+fn choose_control(socket: RawFd) {
+    let name = b"cubic";
+    // SAFETY: a name of that length; the kernel checks the descriptor.
+    unsafe {
+        libc::setsockopt(
+            socket,
+            libc::IPPROTO_TCP,
+            libc::TCP_CONGESTION,
+            name.as_ptr().cast(),
+            name.len() as libc::socklen_t,
+        );
+    }
 }
 
 fn raw_address(address: SocketAddr) -> (libc::c_int, libc::sockaddr_storage, libc::socklen_t) {
@@ -92,7 +125,8 @@ pub fn resolve(name: &str) -> Result<SocketAddr> {
         .ok_or_else(|| bad("no such host".to_owned()))
 }
 
-/// Sets a socket up for a machine room: for links, and for whatever is to be compared with them.
+/// Sets a connection up for a machine room: for links, and for whatever is to be compared with them.
+/// It is one that [`dial`] made, or that a listener of [`listen`] accepted.
 pub fn configure(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     set_option(stream, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)?;
@@ -100,32 +134,19 @@ pub fn configure(stream: &TcpStream) -> io::Result<()> {
     set_option(stream, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, 60)?;
     set_option(stream, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, 15)?;
     set_option(stream, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, 4)?;
-    // Some machines come with BBR, which paces for the long-distance Internet: over loopback it
-    // moved 1 MiB messages at half the rate. Where the kernel has not got cubic, its own choice stays.
-    let name = b"cubic";
-    // SAFETY: a valid socket, and a name of that length.
-    unsafe {
-        libc::setsockopt(
-            stream.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_CONGESTION,
-            name.as_ptr().cast(),
-            name.len() as libc::socklen_t,
-        );
-    }
     Ok(())
 }
 
-/// Listens without blocking.
+/// Listens; accepting waits unless the caller says otherwise.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     // The standard library listens with a backlog of 128 at most; listening again widens it, so
     // that a thousand clients that start together all get in.
     let listener = TcpListener::bind(address)?;
+    choose_control(listener.as_raw_fd());
     // SAFETY: a valid socket.
     if unsafe { libc::listen(listener.as_raw_fd(), 4096) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
@@ -568,5 +589,37 @@ impl<P: Payload> Link<P> for TcpLink<P> {
 
     fn descriptor(&self) -> RawFd {
         self.stream.as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How a socket controls congestion.
+    fn control(stream: &TcpStream) -> Vec<u8> {
+        let mut name = [0u8; 16];
+        let mut length = name.len() as libc::socklen_t;
+        // SAFETY: a valid socket, and room for so many bytes.
+        let result = unsafe {
+            let name = name.as_mut_ptr().cast();
+            let descriptor = stream.as_raw_fd();
+            libc::getsockopt(descriptor, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name, &mut length)
+        };
+        assert_eq!(result, 0);
+        name.split(|byte| *byte == 0).next().unwrap().to_vec()
+    }
+
+    #[test]
+    fn connections_begin_with_the_control_that_they_keep() {
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let left = start(listener.local_addr().unwrap(), 0).unwrap();
+        let right = listener.accept().unwrap().0;
+        // Whoever chose before he connected has got what the kernel offers of it.
+        assert_eq!(control(&left), control(&right));
+        let plain = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(plain.local_addr().unwrap()).unwrap();
+        choose_control(stream.as_raw_fd());
+        assert_eq!(control(&left), control(&stream));
     }
 }

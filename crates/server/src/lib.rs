@@ -138,6 +138,7 @@ impl Server {
             Error::because(code, error.to_string()).on("listen on", &options.listen)
         };
         let listener = tcp::listen(tcp::resolve(&options.listen)?).map_err(trouble)?;
+        listener.set_nonblocking(true).map_err(trouble)?;
         let address = listener.local_addr().map_err(trouble)?;
         let mut targets: Vec<TargetParts> = Vec::new();
         let mut disks: Vec<Option<Arc<dyn Driven>>> = Vec::new();

@@ -2,6 +2,7 @@
 //! transport's own links, with event loops as the pool's servers have them; and once over blocking
 //! sockets with a thread for each connection, the least that a request and its answer can cost.
 
+use crate::process::listen;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,7 +32,6 @@ pub(super) struct Echo {
 
 impl Echo {
     pub(super) fn listen() -> io::Result<Echo> {
-        let listen = || TcpListener::bind("127.0.0.1:0");
         Ok(Echo { links: listen()?, sockets: listen()? })
     }
 
@@ -142,13 +142,14 @@ pub(super) struct LinkClient {
 
 impl LinkClient {
     pub(super) fn connect(address: &str) -> Result<LinkClient> {
-        let connect = || {
-            let link = TcpLink::new(TcpStream::connect(address)?)?;
+        let stream = tcp::dial(tcp::resolve(address)?).map_err(broken)?;
+        let set_up = || {
+            let link = TcpLink::new(stream)?;
             let poller = poller()?;
             poller.add(link.descriptor(), 0, true, false)?;
             Ok(LinkClient { link, poller, events: Vec::new() })
         };
-        connect().map_err(broken)
+        set_up().map_err(broken)
     }
 
     /// Sends 64 bytes and waits for 64 bytes.
@@ -176,8 +177,7 @@ pub(super) struct SocketClient {
 
 impl SocketClient {
     pub(super) fn connect(address: &str) -> Result<SocketClient> {
-        let stream = TcpStream::connect(address).map_err(broken)?;
-        tcp::configure(&stream).map_err(broken)?;
+        let stream = tcp::dial(tcp::resolve(address)?).map_err(broken)?;
         Ok(SocketClient { stream })
     }
 

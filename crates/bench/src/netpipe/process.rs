@@ -1,12 +1,12 @@
 //! What netpipe runs in processes of their own.
 
 use super::wire;
-use crate::process::{Child, announce, wait_for_end};
+use crate::process::{Child, announce, listen, wait_for_end};
 use std::io::BufRead;
-use std::net::TcpListener;
 use weir_core::auth::Secret;
 use weir_core::config::Timing;
 use weir_core::error::{Code, Error, Result};
+use weir_net::tcp;
 use weir_server::{Server, ServerOptions};
 
 /// For the names of a few files.
@@ -114,7 +114,7 @@ pub(super) fn play(role: Role) -> Result<()> {
             wait_for_end();
         }
         Role::Wire { memory } => {
-            let listener = TcpListener::bind("127.0.0.1:0").map_err(trouble)?;
+            let listener = listen().map_err(trouble)?;
             announce(listener.local_addr().map_err(trouble)?).map_err(trouble)?;
             std::thread::spawn(move || {
                 if let Err(error) = wire::serve(&listener, memory) {
@@ -133,7 +133,7 @@ pub(super) fn serve_wire(listen: &str, memory: u64) -> Result<()> {
     let failed = |error: std::io::Error| {
         Error::because(Code::Invalid, error.to_string()).on("listen on", listen)
     };
-    let listener = TcpListener::bind(listen).map_err(failed)?;
+    let listener = tcp::listen(tcp::resolve(listen)?).map_err(failed)?;
     announce(listener.local_addr().map_err(failed)?).map_err(failed)?;
     wire::serve(&listener, memory).map_err(failed)
 }

@@ -11,6 +11,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use weir_core::error::{Code, Error, Result};
 use weir_core::layout::{Extent, Layout};
+use weir_net::tcp;
 
 /// Length of a request and of an answer, without payload: bytes.
 const HEAD_BYTES: usize = 64;
@@ -179,7 +180,7 @@ pub(super) fn serve(listener: &TcpListener, size: u64) -> io::Result<()> {
 }
 
 fn serve_one(stream: &TcpStream, region: &Region) -> io::Result<()> {
-    weir_net::tcp::configure(stream)?;
+    tcp::configure(stream)?;
     let mut ahead = [0; AHEAD_BYTES];
     let (mut start, mut end) = (0, 0);
     let mut queue = Queue::default();
@@ -274,10 +275,9 @@ impl Wire {
         let mut connections = Vec::new();
         for address in addresses {
             for _ in 0..streams {
-                let stream = TcpStream::connect(address).map_err(|error| {
+                let stream = tcp::dial(tcp::resolve(address)?).map_err(|error| {
                     Error::because(Code::ServerLost, error.to_string()).on("connect to", address)
                 })?;
-                weir_net::tcp::configure(&stream).map_err(broken)?;
                 connections.push(Connection {
                     stream,
                     heads: Vec::new(),
