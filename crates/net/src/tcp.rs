@@ -18,6 +18,9 @@ use weir_core::wire::{HEADER_BYTES, Header};
 const AHEAD_BYTES: usize = 4 * 1024 + 512;
 /// What one call of [`TcpLink::receive`] takes before others get their turn: bytes.
 const FAIR_SHARE_BYTES: usize = 4 * 1024 * 1024;
+/// Most bytes that are awaited before any are taken, and fewest that it is worth while for.
+const AWAITED_BYTES_MAX: usize = 512 * 1024;
+const AWAITED_BYTES_MIN: usize = 64 * 1024;
 /// Pieces of memory named in one system call.
 const SLICES_MAX: usize = 256;
 /// A list's slices shorter than this go through a buffer, side by side: to name one to the kernel
@@ -205,6 +208,10 @@ pub struct TcpLink<P> {
     start: usize,
     end: usize,
     scratch: Vec<libc::iovec>,
+    /// With fewer bytes than this the socket is not readable.
+    awaited: usize,
+    /// Most that this may be; 0: not known yet.
+    awaited_max: usize,
 }
 
 // SAFETY: the raw pointers (in slices and `scratch`) name memory that the makers of payloads and
@@ -225,6 +232,8 @@ impl<P: Payload> TcpLink<P> {
             start: 0,
             end: 0,
             scratch: Vec::new(),
+            awaited: 1,
+            awaited_max: 0,
         })
     }
 
@@ -295,9 +304,12 @@ impl<P: Payload> TcpLink<P> {
                         *left -= taken;
                     }
                     if *left > 0 {
+                        let left = *left;
+                        self.await_bytes(left);
                         return Ok(());
                     }
                     self.incoming = Incoming::Head;
+                    self.await_bytes(1);
                     sink.payload()?;
                 }
                 Incoming::Payload { slices, first, left } => {
@@ -321,6 +333,31 @@ impl<P: Payload> TcpLink<P> {
                     sink.payload()?;
                 }
             }
+        }
+    }
+
+    /// From now on the link is readable when so many bytes are there, or as many as the kernel may
+    /// keep waiting without harm. What goes to a basin is moved at no cost but that of a call: to
+    /// wake somebody for each packet of it was a fifth of the time that a large read took.
+    fn await_bytes(&mut self, count: usize) {
+        if self.awaited_max == 0 {
+            // The kernel makes its buffer as large as is asked for here, if it may.
+            self.set_awaited(4 * AWAITED_BYTES_MAX);
+            let room = option(&self.stream, libc::SOL_SOCKET, libc::SO_RCVLOWAT);
+            // Far from where a sender waits for room: it does not send what does not fit whole.
+            let most = usize::try_from(room.unwrap_or(0)).unwrap_or(0) / 4;
+            self.awaited_max = if most < AWAITED_BYTES_MIN { 1 } else { most };
+        }
+        let count = count.min(self.awaited_max);
+        if count != self.awaited {
+            self.set_awaited(count);
+        }
+    }
+
+    fn set_awaited(&mut self, count: usize) {
+        let value = libc::c_int::try_from(count).unwrap_or(1);
+        if set_option(&self.stream, libc::SOL_SOCKET, libc::SO_RCVLOWAT, value).is_ok() {
+            self.awaited = count;
         }
     }
 
@@ -459,6 +496,17 @@ fn set_option(stream: &TcpStream, level: i32, name: i32, value: libc::c_int) -> 
         )
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn option(stream: &TcpStream, level: i32, name: i32) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: a valid socket, and room for an integer.
+    let result = unsafe {
+        let value = (&raw mut value).cast();
+        libc::getsockopt(stream.as_raw_fd(), level, name, value, &raw mut length)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
 }
 
 /// A payload's place does not take it: then nothing that follows can be understood.

@@ -10,7 +10,7 @@ use weir_core::config::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use weir_core::error::{Code, Error, Result};
 use weir_core::slice::{Basin, Slice};
 use weir_core::wire::{self, Header, Kind};
-use weir_net::tcp::TcpLink;
+use weir_net::tcp::{self, TcpLink};
 use weir_net::{Link, Payload, Placement, Poller, Received, Sink};
 
 /// A payload of its own memory in several pieces, which says when it is let go.
@@ -116,8 +116,8 @@ type AnyLink = Box<dyn Link<Owned>>;
 
 /// A connected pair of links of each transport.
 fn pairs() -> Vec<(&'static str, AnyLink, AnyLink)> {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("listen");
-    let left = TcpStream::connect(listener.local_addr().expect("address")).expect("connect");
+    let listener = tcp::listen(([127, 0, 0, 1], 0).into()).expect("listen");
+    let left = tcp::dial(listener.local_addr().expect("address")).expect("connect");
     let (right, _) = listener.accept().expect("accept");
     let link = |stream| Box::new(TcpLink::<Owned>::new(stream).expect("link"));
     vec![("tcp", link(left), link(right))]
@@ -309,4 +309,55 @@ proptest! {
         }
         prop_assert!(collector.frames.len() >= usize::from(good));
     }
+}
+
+/// Sends a payload of 2 MiB in such pieces, with a pause behind each, to a link that lays payloads into
+/// a basin; how often the link had to be looked after until all of it was there.
+fn fill_a_basin(pieces: impl Iterator<Item = usize> + Send + 'static) -> usize {
+    let listener = tcp::listen(([127, 0, 0, 1], 0).into()).unwrap();
+    let mut from = tcp::dial(listener.local_addr().unwrap()).unwrap();
+    let mut into = TcpLink::<Owned>::new(listener.accept().unwrap().0).unwrap();
+    let payload = pattern(2 << 20, 3);
+    let sent = payload.clone();
+    let writer = std::thread::spawn(move || {
+        let header = Header {
+            kind: Kind::Write,
+            slot: 1,
+            sequence: 1,
+            body_length: 0,
+            payload_length: sent.len() as u32,
+        };
+        from.write_all(&header.encode()).unwrap();
+        let mut rest = &sent[..];
+        for piece in pieces {
+            let (now, later) = rest.split_at(piece.min(rest.len()));
+            from.write_all(now).unwrap();
+            rest = later;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        from.write_all(rest).unwrap();
+        from
+    });
+    let poller = Poller::new(Duration::ZERO).unwrap();
+    poller.add(into.descriptor(), 0, true, false).unwrap();
+    let mut collector = Collector { tub: Some(Arc::default()), ..Collector::default() };
+    let (mut events, mut times) = (Vec::new(), 0);
+    while collector.frames.is_empty() {
+        poller.wait(&mut events, Some(Duration::from_secs(10))).unwrap();
+        assert!(!events.is_empty(), "nothing is said to be there after {times} times");
+        into.receive(&mut collector).unwrap();
+        times += 1;
+    }
+    assert!(collector.frames[0].payload == payload);
+    drop(writer.join().unwrap());
+    times
+}
+
+#[test]
+fn a_basin_is_filled_however_its_bytes_come() {
+    fill_a_basin([1, 5000, 70_000, 600_000, 3, 900_000, 500_000].into_iter());
+    fill_a_basin([(2 << 20) - 1].into_iter());
+    // Nobody is woken for each of many small pieces.
+    let times = fill_a_basin(std::iter::repeat_n(16 << 10, 128));
+    assert!(times < 40, "{times} times");
 }
