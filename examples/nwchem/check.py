@@ -40,14 +40,21 @@ def integral_file_bytes(output):
 
 
 def passes(output):
-    """How often NWChem read the integral file from its beginning.
+    """How often NWChem read the integral file from its beginning to its end.
 
     More often than there are SCF iterations, as each of them builds several
     Fock matrices. A pass begins with a read that is waited for (column `read`
-    of the file's statistics) and goes on with reads ahead (`aread`).
+    of the file's statistics) and goes on with reads ahead (`aread`), each of a
+    record. Records that NWChem moved to another process's file, so that all
+    are as long ("File balance"), were read once more: less than a pass.
     """
-    pattern = r"aoints\.0\"[^\n]*\n(?:.*\n){3} *calls: +[0-9]+ +([0-9]+)"
-    return int(number(output, pattern, "statistics of the integral file"))
+    pattern = r"aoints\.0\" size=([0-9]+) bytes\n(?:.*\n){3} *calls: +[0-9]+ +([0-9]+) +[0-9]+ +([0-9]+)"
+    found = re.search(pattern, output)
+    if not found:
+        raise SystemExit("check: statistics of the integral file not found in NWChem's output")
+    size, waited_for, ahead = map(int, found.groups())
+    record_bytes = 8 * number(output, r"Record size in doubles *= *([0-9]+)", "record size")
+    return int((waited_for + ahead) // (size / record_bytes))
 
 
 def iterations(output):
