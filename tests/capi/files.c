@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -313,6 +314,31 @@ static void forking(weir_pool *pool)
     EQUAL(weir_unlink(pool, "/forked"), 0);
 }
 
+/* Memory that cannot be read is an error of the call that names it, and of no other. */
+static void bad_memory(weir_pool *pool)
+{
+    enum { LENGTH = 1 << 20 };
+    weir_file *file = open_with(pool, "/memory", O_RDWR | O_CREAT);
+    char *good = allocate(LENGTH);
+    memset(good, 'g', LENGTH);
+    EQUAL(weir_pwrite(file, good, LENGTH, 0), LENGTH);
+    char *bad = mmap(NULL, 2 * LENGTH, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(bad != MAP_FAILED);
+    EQUAL(weir_pwrite(file, bad, LENGTH, 0), -EFAULT);
+    CHECK(strstr(weir_error_text(), "write /memory: ") == weir_error_text());
+    /* The first half of it is there. */
+    EQUAL(mprotect(bad, LENGTH, PROT_READ | PROT_WRITE), 0);
+    EQUAL(weir_pwrite(file, bad, 2 * LENGTH, 2 * LENGTH), -EFAULT);
+    memset(good, 0, LENGTH);
+    EQUAL(weir_pread(file, good, LENGTH, 0), LENGTH);
+    CHECK(good[0] == 'g' && good[LENGTH - 1] == 'g');
+    EQUAL(weir_pwrite(file, good, LENGTH, 0), LENGTH);
+    munmap(bad, 2 * LENGTH);
+    free(good);
+    EQUAL(weir_close(file), 0);
+    EQUAL(weir_unlink(pool, "/memory"), 0);
+}
+
 int main(int argc, char **argv)
 {
     EQUAL(argc, 2);
@@ -325,6 +351,7 @@ int main(int argc, char **argv)
     striping(pool);
     appending(pool);
     lists(pool);
+    bad_memory(pool);
     EQUAL(errno, 99);
     forking(pool);
 

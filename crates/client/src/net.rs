@@ -363,7 +363,14 @@ impl Shared {
                         let error = Error::because(Code::Version, cause);
                         ended.extend(state.session.end_all(&error));
                     }
-                    self.disconnect(state, now_ms, &error.cause);
+                    let receiving = state.session.receiving();
+                    match receiving.and_then(|(slot, _)| state.session.tag(slot).cloned()) {
+                        Some(pending) if error.code == Code::BadAddress => {
+                            self.give_up(state, now_ms, &pending, &error.cause);
+                            pending.end(Err(bad_memory("received into")));
+                        }
+                        _ => self.disconnect(state, now_ms, &error.cause),
+                    }
                 }
             }
         }
@@ -445,9 +452,28 @@ impl Shared {
             Ok(())
         });
         if let Err(error) = sent {
-            self.disconnect(state, now_ms, &error.to_string());
+            match link.next().map(|outgoing| outgoing.0.clone()) {
+                // It would be the same over any connection.
+                Some(pending) if error.raw_os_error() == Some(libc::EFAULT) => {
+                    self.give_up(state, now_ms, &pending, &error.to_string());
+                    pending.end(Err(bad_memory("sent from")));
+                }
+                _ => self.disconnect(state, now_ms, &error.to_string()),
+            }
         }
     }
+
+    /// Forgets a request in the middle of whose payload the connection is. Half a payload cannot be
+    /// taken back: the connection goes, the others' requests are made again.
+    fn give_up(&self, state: &mut StreamState, now_ms: u64, pending: &Arc<Pending>, why: &str) {
+        state.session.cancel(|other| Arc::ptr_eq(other, pending));
+        self.disconnect(state, now_ms, why);
+    }
+}
+
+fn bad_memory(what: &str) -> Error {
+    let cause = format!("the memory to be {what} is not all there, or may not be used so");
+    Error::because(Code::BadAddress, cause)
 }
 
 fn end(completions: Vec<Completion<Arc<Pending>>>) {
@@ -545,13 +571,13 @@ impl Drop for Abandon<'_> {
             .receiving()
             .and_then(|(slot, _)| state.session.tag(slot).cloned())
             .is_some_and(|pending| Arc::ptr_eq(&pending, &self.pending));
-        state.session.cancel(|pending| Arc::ptr_eq(pending, &self.pending));
         let in_use = |outgoing: &Outgoing| Arc::ptr_eq(&outgoing.0, &self.pending);
         let sending = state.link.as_ref().is_some_and(|link| link.sending(&in_use));
         if sending || receiving {
-            // Half a payload cannot be taken back: the connection goes, the others are repeated.
             let now_ms = self.shared.now_ms();
-            self.shared.disconnect(&mut state, now_ms, "a request was abandoned");
+            self.shared.give_up(&mut state, now_ms, &self.pending, "a request was abandoned");
+        } else {
+            state.session.cancel(|pending| Arc::ptr_eq(pending, &self.pending));
         }
     }
 }

@@ -113,6 +113,8 @@ codes! {
     Disk = 39, 5, "disk error";
     /// EIO: what was stored does not match its checksum, or makes no sense.
     Damaged = 40, 5, "stored bytes are damaged";
+    /// EFAULT.
+    BadAddress = 41, 14, "memory that is not there, or must not be used so";
 }
 
 /// A failure with its story. Its text reads `operation object: cause; consequence`.

@@ -73,6 +73,7 @@ pub trait Link<P: Payload>: Send {
     fn send(&mut self, head: Vec<u8>, payload: Option<P>);
 
     /// Sends what is queued, as far as the wire takes it. Gives the number of bytes that moved.
+    /// EFAULT: it is the memory of the frame that goes next which cannot be read.
     fn flush(&mut self) -> io::Result<usize>;
 
     /// Bytes queued and not yet taken by the wire.
@@ -81,7 +82,11 @@ pub trait Link<P: Payload>: Send {
     /// Whether a queued payload matches: then its memory is still in use.
     fn sending(&self, matches: &dyn Fn(&P) -> bool) -> bool;
 
+    /// The payload of the frame that goes next, if it has one.
+    fn next(&self) -> Option<&P>;
+
     /// Receives what is there, up to a fair share. Gives the number of bytes that moved, too.
+    /// [`BadAddress`](weir_core::error::Code::BadAddress): a payload's place cannot be written.
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<(Received, usize)>;
 
     /// What a [`Poller`] waits on.

@@ -515,7 +515,11 @@ fn choked(error: &io::Error) -> Error {
 }
 
 fn broken(error: &io::Error) -> Error {
-    Error::because(Code::ServerLost, format!("connection broke: {error}"))
+    let code = match error.raw_os_error() {
+        Some(libc::EFAULT) => Code::BadAddress,
+        _ => Code::ServerLost,
+    };
+    Error::because(code, format!("connection broke: {error}"))
 }
 
 impl<P: Payload> Link<P> for TcpLink<P> {
@@ -532,11 +536,12 @@ impl<P: Payload> Link<P> for TcpLink<P> {
     fn flush(&mut self) -> io::Result<usize> {
         let mut moved = 0;
         let mut staged: Vec<u8> = Vec::new();
+        let mut frames_max = FRAMES_PER_CALL_MAX;
         while !self.outgoing.is_empty() {
             self.scratch.clear();
             staged.clear();
             let mut asked = 0;
-            'frames: for frame in self.outgoing.iter().take(FRAMES_PER_CALL_MAX) {
+            'frames: for frame in self.outgoing.iter().take(frames_max) {
                 let mut gone = frame.gone;
                 let mut next = frame.next;
                 let list = frame.slices.len() > FEW_SLICES;
@@ -579,6 +584,11 @@ impl<P: Payload> Link<P> for TcpLink<P> {
                 return match error.kind() {
                     io::ErrorKind::WouldBlock => Ok(moved),
                     io::ErrorKind::Interrupted => continue,
+                    // Of which of them the memory is bad shows if they go one by one.
+                    _ if error.raw_os_error() == Some(libc::EFAULT) && frames_max > 1 => {
+                        frames_max = 1;
+                        continue;
+                    }
                     _ => Err(error),
                 };
             }
@@ -608,6 +618,10 @@ impl<P: Payload> Link<P> for TcpLink<P> {
 
     fn sending(&self, matches: &dyn Fn(&P) -> bool) -> bool {
         self.outgoing.iter().any(|frame| frame.payload.as_ref().is_some_and(matches))
+    }
+
+    fn next(&self) -> Option<&P> {
+        self.outgoing.front()?.payload.as_ref()
     }
 
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<(Received, usize)> {
