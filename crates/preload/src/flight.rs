@@ -4,7 +4,7 @@
 //! is all that happens before its end is asked for.
 
 use crate::files::Description;
-use crate::transfer::{Way, begins, ends, move_bytes};
+use crate::transfer::{Way, begins, ends, exchange, move_bytes};
 use libc::c_int;
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use weir_core::error::{Code, Error, Result};
-use weir_core::layout::Extent;
 use weir_core::slice::Slice;
 
 type Work = Pin<Box<dyn Future<Output = Result<usize>> + Send>>;
@@ -45,16 +44,9 @@ impl Flight {
         let slice = Slice { pointer: memory.as_mut_ptr(), length: memory.len() };
         let file = description.clone();
         let mut work: Work = Box::pin(async move {
-            let (extents, slices) = ([Extent { offset: at, length: slice.length as u64 }], [slice]);
-            match way {
-                // SAFETY: the memory is the flight's, which keeps it until this has ended.
-                Way::Read => unsafe { file.file.read_slices(&extents, &slices) }.await,
-                Way::Write => {
-                    // SAFETY: as above.
-                    let done = unsafe { file.file.write_slices(&extents, &slices) };
-                    done.await.map(|()| slice.length)
-                }
-            }
+            let slices = [slice];
+            // SAFETY: the memory is the flight's, which keeps it until this has ended.
+            unsafe { exchange(&file.file, way, &slices, slice.length, at) }.await
         });
         // Sends the requests; their end is looked for by whoever polls the next time.
         let result = match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

@@ -14,8 +14,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+use weir_client::Net;
 use weir_client::lending::Cell;
 use weir_core::error::{Code, Error};
+use weir_core::fs::File;
 use weir_core::layout::Extent;
 use weir_core::slice::Slice;
 
@@ -255,20 +257,9 @@ pub(crate) unsafe fn move_bytes(
     at: u64,
 ) -> Option<usize> {
     let begun = Instant::now();
-    let extents = [Extent { offset: at, length: length as u64 }];
     let work = || {
-        let run = async {
-            match way {
-                // SAFETY: passed on; the future is run to its end here.
-                Way::Read => unsafe { description.file.read_slices(&extents, slices) }.await,
-                Way::Write => {
-                    // SAFETY: as above.
-                    unsafe { description.file.write_slices(&extents, slices) }
-                        .await
-                        .map(|()| length)
-                }
-            }
-        };
+        // SAFETY: passed on; the future is run to its end here.
+        let run = unsafe { exchange(&description.file, way, slices, length, at) };
         description.engine.pool.run(run)
     };
     begins(description, way);
@@ -282,6 +273,26 @@ pub(crate) unsafe fn move_bytes(
         return None;
     }
     result.ok()
+}
+
+/// Reads or writes at one place of a file; gives how many bytes.
+///
+/// # Safety
+/// As [`transfer`], until the future has ended or is dropped.
+pub(crate) async unsafe fn exchange(
+    file: &File<Net>,
+    way: Way,
+    slices: &[Slice],
+    length: usize,
+    at: u64,
+) -> Result<usize, Error> {
+    let extents = [Extent { offset: at, length: length as u64 }];
+    match way {
+        // SAFETY: passed on.
+        Way::Read => unsafe { file.read_slices(&extents, slices) }.await,
+        // SAFETY: as above.
+        Way::Write => unsafe { file.write_slices(&extents, slices) }.await.map(|()| length),
+    }
 }
 
 /// To be called before requests for this are made.

@@ -5,7 +5,7 @@ use crate::files::Description;
 use crate::process;
 use crate::reach;
 use crate::real::kernel;
-use crate::transfer::{Way, count};
+use crate::transfer::{Way, count, exchange};
 use libc::{c_int, c_void, off_t, size_t};
 use std::time::Instant;
 use weir_core::error::{Code, Error, Result};
@@ -114,16 +114,9 @@ unsafe fn move_bytes(
     at: u64,
 ) -> Result<usize> {
     let begun = Instant::now();
-    let extents = [Extent { offset: at, length: length as u64 }];
-    let file = &description.file;
-    let moved = description.engine.pool.run(async {
-        match way {
-            // SAFETY: passed on; the future is run to its end here.
-            Way::Read => unsafe { file.read_slices(&extents, slices) }.await,
-            // SAFETY: as above.
-            Way::Write => unsafe { file.write_slices(&extents, slices) }.await.map(|()| length),
-        }
-    });
+    // SAFETY: passed on; the future is run to its end here.
+    let run = unsafe { exchange(&description.file, way, slices, length, at) };
+    let moved = description.engine.pool.run(run);
     count(description.cell(), way, begun.elapsed(), &moved);
     moved
 }
