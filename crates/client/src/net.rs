@@ -79,6 +79,14 @@ struct StreamState {
     wants_room: bool,
 }
 
+impl StreamState {
+    /// The request whose payload is being received.
+    fn receiving(&mut self) -> Option<Arc<Pending>> {
+        let (slot, _) = self.session.receiving()?;
+        self.session.tag(slot).cloned()
+    }
+}
+
 struct Shared {
     started: Instant,
     poller: Poller,
@@ -363,8 +371,7 @@ impl Shared {
                         let error = Error::because(Code::Version, cause);
                         ended.extend(state.session.end_all(&error));
                     }
-                    let receiving = state.session.receiving();
-                    match receiving.and_then(|(slot, _)| state.session.tag(slot).cloned()) {
+                    match state.receiving() {
                         Some(pending) if error.code == Code::BadAddress => {
                             self.give_up(state, now_ms, &pending, &error.cause);
                             pending.end(Err(bad_memory("received into")));
@@ -566,11 +573,8 @@ impl Drop for Abandon<'_> {
             return;
         }
         let mut state = lock(&self.stream.state);
-        let receiving = state
-            .session
-            .receiving()
-            .and_then(|(slot, _)| state.session.tag(slot).cloned())
-            .is_some_and(|pending| Arc::ptr_eq(&pending, &self.pending));
+        let receiving =
+            state.receiving().is_some_and(|pending| Arc::ptr_eq(&pending, &self.pending));
         let in_use = |outgoing: &Outgoing| Arc::ptr_eq(&outgoing.0, &self.pending);
         let sending = state.link.as_ref().is_some_and(|link| link.sending(&in_use));
         if sending || receiving {
