@@ -1,6 +1,7 @@
 //! How a command ends badly: what is said, and the exit status.
 
 use std::fmt;
+use std::time::{Duration, Instant};
 
 /// Exit statuses of `weir` itself; `run` otherwise ends with its program's.
 pub(crate) mod status {
@@ -109,6 +110,25 @@ impl From<weir_core::error::Error> for Failure {
 pub(crate) fn tell(text: impl fmt::Display) {
     // A closed stderr must not end a run.
     let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("weir: {text}\n").as_bytes());
+}
+
+/// For what goes on for long: when it is time to tell how far it is, again.
+pub(crate) struct Pace(Instant);
+
+impl Pace {
+    /// Begins now: what takes no second needs no word.
+    pub(crate) fn new() -> Pace {
+        Pace(Instant::now())
+    }
+
+    /// Whether more than a second has passed since it was so the last time.
+    pub(crate) fn is_due(&mut self) -> bool {
+        let due = self.0.elapsed() > Duration::from_secs(1);
+        if due {
+            self.0 = Instant::now();
+        }
+        due
+    }
 }
 
 /// Prints to stdout; who closes it has read enough.

@@ -2,7 +2,7 @@
 
 use crate::args;
 use crate::channel::Channel;
-use crate::failure::{Failure, Outcome, print, status, tell};
+use crate::failure::{Failure, Outcome, Pace, print, status, tell};
 use crate::kept::KeptFile;
 use crate::mount;
 use crate::pool::{self, Access, Store};
@@ -190,16 +190,14 @@ fn start_keeper(
     let order =
         Order { pool: directory.path.clone().into(), plan: plan.clone(), secret: secret.to_text() };
     channel.send(&order)?;
-    let mut told = Instant::now();
+    let mut pace = Pace::new();
     loop {
         if channel.has_message()
             || sys::wait_readable(&[channel.as_fd()], Some(Duration::from_millis(100)))[0]
         {
             return match channel.receive::<Word>()? {
                 Some(Word::Coming { server, word }) => {
-                    // Short ones need no word.
-                    if told.elapsed() > Duration::from_secs(1) {
-                        told = Instant::now();
+                    if pace.is_due() {
                         let share = 100 * word.done / word.all.max(1);
                         tell(format_args!("server {server} reads its {}: {share} %", word.what));
                     }

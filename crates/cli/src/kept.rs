@@ -1,7 +1,7 @@
 //! Pools that last: what is known of them while they are down.
 
 use crate::args;
-use crate::failure::{Failure, Outcome, print, status, tell};
+use crate::failure::{Failure, Outcome, Pace, print, status, tell};
 use crate::pool::{Access, Store};
 use crate::servers::Plan;
 use crate::size;
@@ -10,7 +10,7 @@ use crate::sys::{self, Signals};
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use weir_client::Formed;
 use weir_core::error::{Error, Result};
 use weir_core::wire::control::ScrubReport;
@@ -154,15 +154,14 @@ fn scrub_up(options: &args::Scrub, directory: &PoolDirectory) -> Outcome<u8> {
     let store = Store::connect(&Access::new(&directory.read()?, &directory.secret()?))?;
     let _signals = Signals::catch(&[Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])?;
     let count = store.map().servers.len();
-    let mut told = Instant::now();
+    let mut pace = Pace::new();
     let mut reports: Vec<Result<ScrubReport>> =
         (0..count).map(|index| store.scrub(index, options.rate)).collect();
     while reports.iter().flatten().any(|report| report.running) {
         if sys::interrupted().is_some() {
             return Err(Failure::say("scrub: interrupted; the servers go on with it"));
         }
-        if told.elapsed() > Duration::from_secs(1) {
-            told = Instant::now();
+        if pace.is_due() {
             let sum =
                 |part: fn(&ScrubReport) -> u64| reports.iter().flatten().map(part).sum::<u64>();
             let share = 100 * sum(|it| it.done.min(it.all)) / sum(|it| it.all).max(1);
@@ -175,8 +174,7 @@ fn scrub_up(options: &args::Scrub, directory: &PoolDirectory) -> Outcome<u8> {
             }
         }
     }
-    let mut servers = Vec::new();
-    let mut bad = false;
+    let mut verdict = Verdict::new(options);
     for (index, report) in reports.into_iter().enumerate() {
         let failed = |error: Error| ScrubReport {
             errors: 1,
@@ -184,28 +182,54 @@ fn scrub_up(options: &args::Scrub, directory: &PoolDirectory) -> Outcome<u8> {
             ..ScrubReport::default()
         };
         let report = report.unwrap_or_else(failed);
-        bad |= report.errors > 0;
-        if !options.json {
-            print(format_args!(
-                "server {index}: {} in {} chunks verified, {} errors\n",
-                size::show(report.done),
-                report.chunks,
-                report.errors
-            ))?;
-            for error in &report.bad {
-                print(format_args!("  {error}\n"))?;
-            }
-        }
-        servers.push(serde_json::json!({
+        let verified = format!("{} in {} chunks", size::show(report.done), report.chunks);
+        let json = serde_json::json!({
             "server": index, "chunks": report.chunks, "bytes": report.done, "errors": report.bad,
             "error_count": report.errors,
-        }));
+        });
+        verdict.server(index, &verified, report.errors, &report.bad, json)?;
     }
-    if options.json {
-        let json = serde_json::json!({ "name": options.name, "servers": servers });
-        print(format_args!("{json:#}\n"))?;
+    verdict.end()
+}
+
+/// What `weir scrub` tells of a pool's servers, one after the other.
+struct Verdict<'a> {
+    options: &'a args::Scrub,
+    servers: Vec<serde_json::Value>,
+    bad: bool,
+}
+
+impl Verdict<'_> {
+    fn new(options: &args::Scrub) -> Verdict<'_> {
+        Verdict { options, servers: Vec::new(), bad: false }
     }
-    Ok(u8::from(bad))
+
+    /// So much of a server's disk was verified, with so many errors, of which these have names.
+    fn server(
+        &mut self,
+        index: usize,
+        verified: &str,
+        errors: u64,
+        named: &[String],
+        json: serde_json::Value,
+    ) -> Outcome<()> {
+        self.bad |= errors > 0;
+        self.servers.push(json);
+        if self.options.json {
+            return Ok(());
+        }
+        print(format_args!("server {index}: {verified} verified, {errors} errors\n"))?;
+        named.iter().try_for_each(|error| print(format_args!("  {error}\n")))
+    }
+
+    /// Gives the exit status.
+    fn end(self) -> Outcome<u8> {
+        if self.options.json {
+            let json = serde_json::json!({ "name": self.options.name, "servers": self.servers });
+            print(format_args!("{json:#}\n"))?;
+        }
+        Ok(u8::from(self.bad))
+    }
 }
 
 /// `weir scrub`.
@@ -218,14 +242,12 @@ pub(crate) fn scrub(options: &args::Scrub) -> Outcome<u8> {
         return Err(Failure::say(format!("scrub pool {name}: there is no kept pool of that name")));
     };
     let Some(keeping) = kept.plan.keeping() else { return Ok(0) };
-    let mut servers = Vec::new();
-    let mut bad = false;
+    let mut verdict = Verdict::new(options);
     for index in 0..kept.formed.map.servers.len() {
         let directory = keeping.of_server(index);
-        let mut told = Instant::now();
+        let mut pace = Pace::new();
         let progress = &mut |what: &str, done: u64, all: u64| {
-            if told.elapsed() > Duration::from_secs(1) {
-                told = Instant::now();
+            if pace.is_due() {
                 let share = 100 * done / all.max(1);
                 tell(format_args!("server {index}, {what}: {share} %"));
             }
@@ -240,27 +262,13 @@ pub(crate) fn scrub(options: &args::Scrub) -> Outcome<u8> {
             }
             Err(error) => (weir_server::Scrubbed::default(), vec![error.to_string()]),
         };
-        bad |= !errors.is_empty();
-        if !options.json {
-            print(format_args!(
-                "server {index}: {} in {} chunks and {} records verified, {} errors\n",
-                size::show(found.bytes),
-                found.chunks,
-                found.records,
-                errors.len()
-            ))?;
-            for error in &errors {
-                print(format_args!("  {error}\n"))?;
-            }
-        }
-        servers.push(serde_json::json!({
+        let (bytes, chunks, records) = (size::show(found.bytes), found.chunks, found.records);
+        let verified = format!("{bytes} in {chunks} chunks and {records} records");
+        let json = serde_json::json!({
             "server": index, "directory": directory, "records": found.records, "chunks": found.chunks,
             "bytes": found.bytes, "errors": errors,
-        }));
+        });
+        verdict.server(index, &verified, errors.len() as u64, &errors, json)?;
     }
-    if options.json {
-        let json = serde_json::json!({ "name": name, "servers": servers });
-        print(format_args!("{json:#}\n"))?;
-    }
-    Ok(u8::from(bad))
+    verdict.end()
 }
