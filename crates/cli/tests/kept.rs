@@ -2,13 +2,14 @@
 
 mod common;
 
+use common::native::{connect, me};
 use common::{Place, noise, signal};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use weir_client::{ConnectOptions, Pool, PoolAddress};
+use weir_client::Pool;
 use weir_core::error::{Code, Result};
-use weir_core::types::{Credentials, Ino};
+use weir_core::types::Ino;
 use weir_core::wire::meta::{LayoutWish, OpenMode, Place as At};
 
 /// Rounds of killing; `WEIR_KEPT_ROUNDS` asks for more.
@@ -131,20 +132,6 @@ fn missing_foreign_and_spoilt_disks_are_refused() {
     assert!(std::fs::read(place.path("again")).expect("read") == noise(100_000));
     place.good(&["down", "--destroy", "k"]);
     place.nothing_left();
-}
-
-fn connect(place: &Place) -> Pool {
-    let directory = place.home().join("pools/k");
-    let address = PoolAddress::load(&directory).expect("pool.json");
-    Pool::connect(&address, &ConnectOptions::load(&directory).expect("options")).expect("connects")
-}
-
-fn me() -> Credentials {
-    Credentials {
-        uid: nix::unistd::Uid::effective().as_raw(),
-        gid: nix::unistd::Gid::effective().as_raw(),
-        groups: Vec::new(),
-    }
 }
 
 fn at(name: &str) -> At {

@@ -2,14 +2,15 @@
 
 mod common;
 
+use common::native::{connect, me};
 use common::{LIMIT, Place, noise, signal};
 use std::io::{Read, Seek, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use weir_client::{ConnectOptions, Pool, PoolAddress};
+use weir_client::Pool;
 use weir_core::error::Code;
 use weir_core::fs::File;
-use weir_core::types::{Credentials, Ino};
+use weir_core::types::Ino;
 use weir_core::wire::meta::{LayoutWish, OpenMode, Place as At};
 
 type PoolFile = File<weir_client::Net>;
@@ -24,20 +25,6 @@ fn up(place: &Place, more: &[&str]) {
     words.push(&directory);
     words.extend(more);
     place.good(&words);
-}
-
-fn connect(place: &Place) -> Pool {
-    let directory = place.home().join("pools/k");
-    let address = PoolAddress::load(&directory).expect("pool.json");
-    Pool::connect(&address, &ConnectOptions::load(&directory).expect("options")).expect("connects")
-}
-
-fn me() -> Credentials {
-    Credentials {
-        uid: nix::unistd::Uid::effective().as_raw(),
-        gid: nix::unistd::Gid::effective().as_raw(),
-        groups: Vec::new(),
-    }
 }
 
 fn open(pool: &Pool, name: &str) -> PoolFile {

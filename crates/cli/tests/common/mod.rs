@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 
+pub(crate) mod native;
+
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
