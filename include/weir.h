@@ -117,7 +117,7 @@ struct weir_stat {
     uint32_t gid;       /* group */
     uint64_t rdev;      /* device number of a special file */
     uint64_t size;      /* bytes */
-    uint64_t allocated; /* bytes of the pool's memory it holds; 0 where no target was asked */
+    uint64_t allocated; /* bytes of it that the pool holds: all but its holes */
     int64_t atime_ns;   /* last read, as far as somebody set it: nanoseconds since the epoch */
     int64_t mtime_ns;   /* last write: nanoseconds since the epoch */
     int64_t ctime_ns;   /* last change of the inode: nanoseconds since the epoch */

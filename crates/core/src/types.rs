@@ -133,7 +133,8 @@ pub struct Attributes {
     pub nlink: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Bytes of pool memory that it holds (0 where nobody asked the targets).
+    /// Bytes of it that the pool holds: all but its holes. The metadata service does not know of them,
+    /// and leaves this to the client ([`crate::fs`]).
     pub allocated: u64,
     /// Device number of special files.
     pub rdev: u64,

@@ -9,13 +9,8 @@ const BLOCK_SIZE: u32 = 128 * 1024;
 
 /// The kernel's `fuse_attr`.
 pub(crate) fn encode_attributes(attributes: &Attributes, into: &mut Vec<u8>) {
-    // Where nobody asked the targets what the file holds, it counts as without holes.
-    let bytes = match attributes.allocated {
-        0 => attributes.size,
-        allocated => allocated,
-    };
     let times = [attributes.atime, attributes.mtime, attributes.ctime].map(from_time);
-    let words = [attributes.ino.0, attributes.size, bytes.div_ceil(512)];
+    let words = [attributes.ino.0, attributes.size, attributes.allocated.div_ceil(512)];
     for word in words.into_iter().chain(times.map(|(seconds, _)| seconds as u64)) {
         into.extend_from_slice(&word.to_ne_bytes());
     }
@@ -49,7 +44,7 @@ mod tests {
             gid: 2,
             nlink: 3,
             size: 1000,
-            allocated: 0,
+            allocated: 400,
             rdev: 5,
             atime: WallTime(-1_500_000_000),
             mtime: WallTime(1),
@@ -61,7 +56,7 @@ mod tests {
         assert_eq!(bytes.len(), 88);
         let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
         let half = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
-        assert_eq!([0, 8, 16].map(word), [9, 1000, 2]);
+        assert_eq!([0, 8, 16].map(word), [9, 1000, 1]);
         assert_eq!([24, 32, 40].map(|at| word(at) as i64), [-2, 0, 2]);
         assert_eq!([48, 52, 56].map(half), [500_000_000, 1, 3]);
         assert_eq!([60, 64, 68, 72, 76].map(half), [libc::S_IFIFO | 0o640, 3, 1, 2, 5]);

@@ -67,6 +67,8 @@ impl<R: Rpc> Fs<R> {
         for tries_left in (0..SURVEYS_MAX).rev() {
             let mut attributes = record.attributes;
             let Some(unsettled) = record.unsettled else {
+                // What is settled has no holes, and what is no file has none either.
+                attributes.allocated = attributes.size;
                 return Ok(attributes);
             };
             let Unsettled { version, settles, layout, capability, truncation } = *unsettled;

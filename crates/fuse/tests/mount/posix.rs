@@ -242,6 +242,8 @@ fn blocks_tell_of_holes_also_when_nobody_has_the_file_open() {
         // SAFETY: the descriptor is open.
         check(unsafe { libc::fallocate(punched.as_raw_fd(), mode, 0, 3 * MIB as i64) }).unwrap();
         drop(punched);
+        drop(written("empty", &[]));
+        written("void", &[]).set_len(FAR).unwrap();
         // Asked again, as answers may be kept.
         for _ in 0..2 {
             assert!((1..1000).contains(&blocks("sparse")), "{}", blocks("sparse"));
@@ -250,6 +252,7 @@ fn blocks_tell_of_holes_also_when_nobody_has_the_file_open() {
             assert!((2..1000).contains(&blocks("grown")), "{}", blocks("grown"));
             assert!((2..1000).contains(&blocks("shorter")), "{}", blocks("shorter"));
             assert_eq!(blocks("punched"), MIB as u64 / 512);
+            assert_eq!((blocks("empty"), blocks("void")), (0, 0));
         }
         // Filled up, it has none any more.
         let file = OpenOptions::new().write(true).open(mount.join("punched")).unwrap();

@@ -22,9 +22,7 @@ fn seconds(time: WallTime) -> (i64, i64) {
 }
 
 fn blocks(found: &Attributes) -> u64 {
-    // Nobody asked the targets where the size is settled: then there are no holes.
-    let bytes = if found.allocated == 0 { found.size } else { found.allocated };
-    bytes.div_ceil(BLOCK_BYTES)
+    found.allocated.div_ceil(BLOCK_BYTES)
 }
 
 /// Writes as `stat` does.
