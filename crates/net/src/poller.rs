@@ -1,4 +1,5 @@
-//! Waits for many links at once: a thin face over epoll, level-triggered, with a way to wake it.
+//! Waits for many links at once: a thin face over epoll, level-triggered but for counters, with a way to
+//! wake it.
 
 use crate::descriptors::moved;
 use crate::spin::Spin;
@@ -67,6 +68,16 @@ impl Poller {
         if write {
             events |= libc::EPOLLOUT as u32;
         }
+        self.register(operation, descriptor, token, events)
+    }
+
+    fn register(
+        &self,
+        operation: libc::c_int,
+        descriptor: RawFd,
+        token: u64,
+        events: u32,
+    ) -> io::Result<()> {
         let mut event = libc::epoll_event { events, u64: token };
         // SAFETY: `event` is valid for the call; the kernel copies it.
         let result =
@@ -77,6 +88,12 @@ impl Poller {
     /// Waits for a descriptor from now on; it is forgotten when it is closed.
     pub fn add(&self, descriptor: RawFd, token: u64, read: bool, write: bool) -> io::Result<()> {
         self.control(libc::EPOLL_CTL_ADD, descriptor, token, read, write)
+    }
+
+    /// Waits for an eventfd from now on that nobody reads: each time that it is counted up is told once.
+    pub fn add_counter(&self, descriptor: RawFd, token: u64) -> io::Result<()> {
+        let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
+        self.register(libc::EPOLL_CTL_ADD, descriptor, token, events)
     }
 
     /// Changes what is waited for.

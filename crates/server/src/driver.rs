@@ -1,6 +1,6 @@
 //! The event loops: one thread for each core, each with its own connections.
 
-use crate::disk::{Cork, Driven};
+use crate::disk::{Cork, Driven, take_lane};
 use std::collections::HashMap;
 use std::future::Future;
 use std::net::{TcpListener, TcpStream};
@@ -73,7 +73,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Clock,
     pub(crate) stop: AtomicBool,
     pub(crate) doors: Vec<Door>,
-    /// The targets' disks; the loops deal them out among themselves.
+    /// The targets' disks; each loop has a lane of each.
     pub(crate) disks: Vec<Option<Arc<dyn Driven>>>,
 }
 
@@ -233,12 +233,11 @@ impl Loop {
             poller.add(listener.as_raw_fd(), LISTENER, true, false)?;
         }
         let shared = self.shared.clone();
-        let disks: Vec<(usize, Arc<dyn Driven>)> = (self.shared.disks.iter().enumerate())
-            .filter(|(index, _)| index % self.shared.doors.len() == self.index)
-            .filter_map(|(index, disk)| Some((index, disk.clone()?)))
-            .collect();
-        for (index, disk) in &disks {
-            poller.add(disk.descriptor(), DISKS + *index as u64, true, false)?;
+        take_lane(self.index);
+        for (index, disk) in shared.disks.iter().enumerate() {
+            if let Some(disk) = disk {
+                poller.add_counter(disk.descriptor(self.index), DISKS + index as u64)?;
+            }
         }
         let woken = self.door().woken.clone();
         let _ = woken.thread.set(std::thread::current().id());
@@ -259,10 +258,7 @@ impl Loop {
                 match event.token {
                     LISTENER => self.accept(),
                     token if token >= DISKS => {
-                        let index = (token - DISKS) as usize;
-                        if let Some(disk) = &self.shared.disks[index] {
-                            self.shared.service.disk_done(now, index, disk.reap());
-                        }
+                        self.reap((token - DISKS) as usize, now);
                     }
                     token => self.ready(token, *event, now),
                 }
@@ -284,7 +280,17 @@ impl Loop {
         Ok(())
     }
 
+    /// Hands a target what its disk has done in this loop's lane.
+    fn reap(&self, index: usize, now: Now) {
+        if let Some(disk) = &self.shared.disks[index] {
+            let done = disk.reap(self.index);
+            self.shared.service.disk_done(now, index, done);
+        }
+    }
+
     fn tick(&mut self, now: Now) {
+        // What the kernel would not take before is handed to it once more.
+        (0..self.shared.disks.len()).for_each(|index| self.reap(index, now));
         if self.index == 0 {
             let service = self.shared.service.clone();
             self.chore.get_or_insert_with(|| Box::pin(async move { service.expire(now).await }));

@@ -124,7 +124,7 @@ impl Kept {
         options: &KeptOptions,
         memory: u64,
         metadata_memory: u64,
-        engine: Engine,
+        (engine, lanes): (Engine, usize),
         progress: Progress<'_>,
     ) -> Result<Kept> {
         let directory = &options.directory;
@@ -170,7 +170,8 @@ impl Kept {
         };
         let read = backing.duplicate().map_err(|error| system("open disk", &path, &error))?;
         let named = backing.duplicate().map_err(|error| system("open disk", &path, &error))?;
-        let disk = backing.start(engine).map_err(|error| system("use disk", &path, &error))?;
+        let disk =
+            backing.start(engine, lanes).map_err(|error| system("use disk", &path, &error))?;
         let target = Target::with(member, 0, mapped, Some(disk.clone() as Arc<dyn Disk>));
         if target.disk_status().is_none() {
             let cause = "the target's memory is too small to have a disk under it";

@@ -124,7 +124,8 @@ impl Server {
     ) -> Result<Server> {
         let memory = options.memory.first().copied().unwrap_or(0);
         let engine = options.disk_engine;
-        let kept = Kept::open(kept, memory, options.metadata_memory, engine, progress)?;
+        let disk = (engine, loops(options.threads));
+        let kept = Kept::open(kept, memory, options.metadata_memory, disk, progress)?;
         Server::start_with(ServerOptions { memory: Vec::new(), ..options }, Some(kept))
     }
 
@@ -140,17 +141,18 @@ impl Server {
         let listener = tcp::listen(tcp::resolve(&options.listen)?).map_err(trouble)?;
         listener.set_nonblocking(true).map_err(trouble)?;
         let address = listener.local_addr().map_err(trouble)?;
+        let count = loops(options.threads);
         let mut targets: Vec<TargetParts> = Vec::new();
         let mut disks: Vec<Option<Arc<dyn Driven>>> = Vec::new();
         for (index, &bytes) in options.memory.iter().enumerate().take(driver::DISKS_MAX) {
             let mapped = MappedMemory::new(bytes)?;
             let driven = options.disks.get(index).map(|disk| {
-                Backing::open(disk).and_then(|backing| backing.start(options.disk_engine)).map_err(
-                    |error| {
+                Backing::open(disk)
+                    .and_then(|backing| backing.start(options.disk_engine, count))
+                    .map_err(|error| {
                         Error::because(Code::Disk, error.to_string())
                             .on("use as a disk", disk.path.display())
-                    },
-                )
+                    })
             });
             let driven = driven.transpose()?;
             targets.push(TargetParts {
@@ -192,10 +194,6 @@ impl Server {
             usage: Box::new(usage),
             started: clock.now(),
         });
-        let count = match options.threads {
-            0 => std::thread::available_parallelism().map_or(1, |count| count.get()),
-            count => count,
-        };
         let spin_max = std::time::Duration::from_micros(options.timing.spin_us);
         let doors = (0..count).map(|_| Door::new(spin_max)).collect::<std::io::Result<Vec<_>>>();
         let doors = doors.map_err(trouble)?;
@@ -248,7 +246,9 @@ impl Server {
             while !saving.is_finished() {
                 let mut ended = 0;
                 for (index, disk) in shared.disks.iter().enumerate() {
-                    let done = disk.as_ref().map_or(Vec::new(), |disk| disk.reap());
+                    let lanes = 0..shared.doors.len();
+                    let reaped = disk.iter().flat_map(|disk| lanes.clone().map(|at| disk.reap(at)));
+                    let done: Vec<_> = reaped.flatten().collect();
                     ended += done.len();
                     shared.service.disk_done(shared.clock.now(), index, done);
                 }
@@ -265,6 +265,14 @@ impl Server {
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.doors.iter().for_each(|door| door.poller.wake());
+    }
+}
+
+/// How many event loops there are, where so many threads are wished for; 0: one for each core.
+fn loops(threads: usize) -> usize {
+    match threads {
+        0 => std::thread::available_parallelism().map_or(1, |count| count.get()),
+        count => count,
     }
 }
 

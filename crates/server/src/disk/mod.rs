@@ -1,7 +1,9 @@
 //! Disks of targets: a file or device, read and written past the page cache, by io_uring or, where
 //! that is forbidden (as in many containers), by a few threads.
 //!
-//! Completions wait behind a descriptor that an event loop polls; it hands them to the target.
+//! Each event loop has a *lane* of its own: what its thread submits ends there, behind a descriptor that
+//! it polls, and is handed to the target by the thread that, as a rule, has the answer to send. Were one
+//! loop to look after a disk for all, each request would wake two threads.
 
 mod ring;
 mod threads;
@@ -39,13 +41,14 @@ pub enum Engine {
     Threads,
 }
 
-/// A disk whose completions an event loop fetches.
+/// A disk whose completions event loops fetch.
 pub(crate) trait Driven: Disk {
-    /// Readable when there may be completions.
-    fn descriptor(&self) -> RawFd;
+    /// A counter that goes up whenever there may be completions in a lane. Nobody reads it: each time
+    /// that it goes up is an edge.
+    fn descriptor(&self, lane: usize) -> RawFd;
 
     /// Takes the completions that are there.
-    fn reap(&self) -> Vec<DiskDone>;
+    fn reap(&self, lane: usize) -> Vec<DiskDone>;
 
     /// Hands the kernel what was submitted under a [`Cork`] of this thread.
     fn flush(&self) {}
@@ -54,6 +57,13 @@ pub(crate) trait Driven: Disk {
 thread_local! {
     /// Whether this thread has a [`Cork`].
     static CORKED: Cell<bool> = const { Cell::new(false) };
+    /// In which lane ends what this thread submits. Threads that are no event loop's use the first.
+    static LANE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// From now on, what this thread submits to disks ends in this lane, and it looks after that.
+pub(crate) fn take_lane(lane: usize) {
+    LANE.set(lane);
 }
 
 /// For as long as it lives, what its thread submits to disks only queues up; then it goes to the kernel
@@ -160,15 +170,21 @@ impl Backing {
         Ok(Backing { file, blocks: size / BLOCK_BYTES as u64 })
     }
 
-    /// Starts to serve it.
-    pub(crate) fn start(self, engine: Engine) -> io::Result<Arc<dyn Driven>> {
+    /// Starts to serve it, to so many event loops.
+    pub(crate) fn start(self, engine: Engine, lanes: usize) -> io::Result<Arc<dyn Driven>> {
         if engine == Engine::Auto {
-            match ring::Ring::new() {
-                Ok(ring) => return Ok(Arc::new(ring::RingDisk::new(self, ring))),
+            // Old kernels charge rings to a limit: then loops share as many as there are.
+            let first = ring::Lane::new();
+            let more = (1..lanes).map_while(|_| ring::Lane::new().ok());
+            match first {
+                Ok(first) => {
+                    let rings = std::iter::once(first).chain(more).collect();
+                    return Ok(Arc::new(ring::RingDisk::new(self, rings)));
+                }
                 Err(error) => warn!(%error, "no io_uring here: threads read and write the disk"),
             }
         }
-        Ok(Arc::new(threads::ThreadDisk::new(self)?))
+        Ok(Arc::new(threads::ThreadDisk::new(self, lanes)?))
     }
 }
 
@@ -227,12 +243,6 @@ fn rouse(event: &OwnedFd) {
     let one = 1u64;
     // SAFETY: eight valid bytes. A full counter is readable anyway.
     unsafe { libc::write(event.as_raw_fd(), (&raw const one).cast(), 8) };
-}
-
-fn drain(event: &OwnedFd) {
-    let mut count = 0u64;
-    // SAFETY: eight valid bytes.
-    unsafe { libc::read(event.as_raw_fd(), (&raw mut count).cast(), 8) };
 }
 
 fn vectors(request: &DiskRequest) -> Vec<libc::iovec> {

@@ -1,7 +1,7 @@
-//! A disk through io_uring: requests go in under a short lock, from any thread; the kernel counts up
-//! an eventfd when some have ended.
+//! A disk through io_uring, with a ring for each event loop: requests go in under a short lock, from any
+//! thread; the kernel counts up an eventfd when some have ended.
 
-use super::{Backing, CORKED, Driven, advance, drain, event, rouse, vectors};
+use super::{Backing, CORKED, Driven, LANE, advance, event, rouse, vectors};
 use io_uring::{IoUring, opcode, types};
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -12,38 +12,24 @@ use weir_core::service::storage::disk::{
     BLOCK_BYTES, Disk, DiskDone, DiskError, DiskOp, DiskRequest,
 };
 
-/// Requests in the kernel at once; more wait here.
+/// Requests in the kernel at once, of each lane; more wait here.
 const DEPTH_MAX: u32 = 256;
 
 /// Requests of so many bytes are not held back for others to go along.
 const LARGE_BYTES: usize = 128 << 10;
 
-pub(super) struct Ring {
-    ring: IoUring,
-    event: OwnedFd,
-}
-
-impl Ring {
-    /// Fails where io_uring is forbidden.
-    pub(super) fn new() -> io::Result<Ring> {
-        // Completions wait until this process enters the kernel anyway, instead of interrupting it;
-        // kernels before 5.19 cannot.
-        let ring = match IoUring::builder().setup_coop_taskrun().build(DEPTH_MAX) {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::new(DEPTH_MAX)?,
-            ring => ring?,
-        };
-        let event = event()?;
-        ring.submitter().register_eventfd(event.as_raw_fd())?;
-        Ok(Ring { ring, event })
-    }
-}
-
-pub(super) struct RingDisk {
-    backing: Backing,
+/// A ring and what is under way in it.
+pub(super) struct Lane {
     event: OwnedFd,
     state: Mutex<State>,
     /// Something was submitted that the kernel has not been handed.
     corked: AtomicBool,
+}
+
+pub(super) struct RingDisk {
+    backing: Backing,
+    /// At least one. Where there are fewer than event loops, some share one.
+    lanes: Vec<Lane>,
 }
 
 struct State {
@@ -66,9 +52,17 @@ struct Transfer {
 // under the lock and by the kernel only.
 unsafe impl Send for Transfer {}
 
-impl RingDisk {
-    pub(super) fn new(backing: Backing, ring: Ring) -> RingDisk {
-        let Ring { ring, event } = ring;
+impl Lane {
+    /// Fails where io_uring is forbidden.
+    pub(super) fn new() -> io::Result<Lane> {
+        // Completions wait until this process enters the kernel anyway, instead of interrupting it;
+        // kernels before 5.19 cannot.
+        let ring = match IoUring::builder().setup_coop_taskrun().build(DEPTH_MAX) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => IoUring::new(DEPTH_MAX)?,
+            ring => ring?,
+        };
+        let event = event()?;
+        ring.submitter().register_eventfd(event.as_raw_fd())?;
         let state = State {
             ring,
             under_way: BTreeMap::new(),
@@ -77,16 +71,19 @@ impl RingDisk {
             next: 0,
             closed: false,
         };
-        RingDisk { backing, event, state: Mutex::new(state), corked: AtomicBool::new(false) }
+        Ok(Lane { event, state: Mutex::new(state), corked: AtomicBool::new(false) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
+impl State {
     /// Hands the kernel as much of the queue as it takes.
-    fn push(&self, state: &mut State) {
-        let descriptor = types::Fd(self.backing.file.as_raw_fd());
+    fn push(&mut self, backing: &Backing) {
+        let state = self;
+        let descriptor = types::Fd(backing.file.as_raw_fd());
         while state.under_way.len() < DEPTH_MAX as usize
             && let Some(transfer) = state.queue.pop_front()
         {
@@ -113,20 +110,21 @@ impl RingDisk {
             state.next += 1;
             let entry = entry.user_data(number);
             // SAFETY: the vectors are kept in `under_way` and the buffers by the target until the
-            // request ends; the descriptor lives as long as `self`, which `close` empties first.
+            // request ends; the descriptor lives as long as the disk, whose `close` empties this first.
             let pushed = unsafe { state.ring.submission().push(&entry) };
             // The queue is as long as requests may be under way, and submitted each time.
             pushed.expect("room in the submission queue");
             state.under_way.insert(number, transfer);
         }
         // What the kernel does not take now (EAGAIN, EINTR) it takes with the next call, which comes
-        // at the latest with the next completion or tick.
+        // at the latest with the next completion in this lane, or with the loop's next tick.
         if !state.ring.submission().is_empty() {
             let _ = state.ring.submit();
         }
     }
 
-    fn collect(&self, state: &mut State) {
+    fn collect(&mut self) {
+        let state = self;
         let mut ended = Vec::new();
         for completion in state.ring.completion() {
             ended.push((completion.user_data(), completion.result()));
@@ -159,39 +157,57 @@ impl RingDisk {
     }
 }
 
+impl RingDisk {
+    pub(super) fn new(backing: Backing, lanes: Vec<Lane>) -> RingDisk {
+        RingDisk { backing, lanes }
+    }
+
+    fn lane(&self, index: usize) -> &Lane {
+        &self.lanes[index % self.lanes.len()]
+    }
+
+    /// This thread's lane.
+    fn here(&self) -> &Lane {
+        self.lane(LANE.get())
+    }
+}
+
 impl Disk for RingDisk {
     fn blocks(&self) -> u64 {
         self.backing.blocks
     }
 
     fn submit(&self, request: DiskRequest) {
-        let mut state = self.lock();
+        let lane = self.here();
+        let mut state = lane.lock();
         if state.closed {
             return;
         }
         let (vectors, length) = (vectors(&request), request.length());
         state.queue.push_back(Transfer { request, vectors, moved: 0 });
         match CORKED.get() && length < LARGE_BYTES {
-            true => self.corked.store(true, Ordering::Relaxed),
-            false => self.push(&mut state),
+            true => lane.corked.store(true, Ordering::Relaxed),
+            false => state.push(&self.backing),
         }
     }
 
     fn call_again(&self) -> bool {
-        rouse(&self.event);
+        rouse(&self.here().event);
         true
     }
 
     fn close(&self) {
-        let mut state = self.lock();
-        state.closed = true;
-        state.queue.clear();
-        while !state.under_way.is_empty() {
-            // The kernel ends every request, if need be with an error.
-            let _ = state.ring.submit_and_wait(1);
-            self.collect(&mut state);
+        for lane in &self.lanes {
+            let mut state = lane.lock();
+            state.closed = true;
+            state.queue.clear();
+            while !state.under_way.is_empty() {
+                // The kernel ends every request, if need be with an error.
+                let _ = state.ring.submit_and_wait(1);
+                state.collect();
+            }
+            state.done.clear();
         }
-        state.done.clear();
     }
 }
 
@@ -202,24 +218,24 @@ impl Drop for RingDisk {
 }
 
 impl Driven for RingDisk {
-    fn descriptor(&self) -> RawFd {
-        self.event.as_raw_fd()
+    fn descriptor(&self, lane: usize) -> RawFd {
+        self.lane(lane).event.as_raw_fd()
     }
 
     fn flush(&self) {
+        let lane = self.here();
         // Whoever corked it is this thread, or flushes it himself.
-        if self.corked.load(Ordering::Relaxed) {
-            let mut state = self.lock();
-            self.corked.store(false, Ordering::Relaxed);
-            self.push(&mut state);
+        if lane.corked.load(Ordering::Relaxed) {
+            let mut state = lane.lock();
+            lane.corked.store(false, Ordering::Relaxed);
+            state.push(&self.backing);
         }
     }
 
-    fn reap(&self) -> Vec<DiskDone> {
-        drain(&self.event);
-        let mut state = self.lock();
-        self.collect(&mut state);
-        self.push(&mut state);
+    fn reap(&self, lane: usize) -> Vec<DiskDone> {
+        let mut state = self.lane(lane).lock();
+        state.collect();
+        state.push(&self.backing);
         std::mem::take(&mut state.done)
     }
 }

@@ -18,10 +18,10 @@ fn wait(disk: &dyn Driven, count: usize) -> Vec<DiskDone> {
     let mut done = Vec::new();
     while done.len() < count {
         assert!(Instant::now() < until, "{} of {count} completions", done.len());
-        let mut poll = libc::pollfd { fd: disk.descriptor(), events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd { fd: disk.descriptor(0), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid entry.
         unsafe { libc::poll(&raw mut poll, 1, 1000) };
-        done.extend(disk.reap());
+        done.extend(disk.reap(0));
     }
     done
 }
@@ -29,7 +29,7 @@ fn wait(disk: &dyn Driven, count: usize) -> Vec<DiskDone> {
 fn exercise(engine: Engine) {
     let directory = tempfile::tempdir().expect("a directory");
     let options = DiskOptions { path: directory.path().to_owned(), size: Some(64 << 20) };
-    let disk = Backing::open(&options).expect("opened").start(engine).expect("started");
+    let disk = Backing::open(&options).expect("opened").start(engine, 1).expect("started");
     assert_eq!(disk.blocks(), (64 << 20) / BLOCK_BYTES as u64);
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "no name is left");
     let count = 400;
@@ -80,6 +80,42 @@ fn io_uring_or_what_there_is_instead() {
 #[test]
 fn threads() {
     exercise(Engine::Threads);
+}
+
+#[test]
+fn what_a_loop_submits_ends_in_its_lane() {
+    for engine in [Engine::Auto, Engine::Threads] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options = DiskOptions { path: directory.path().to_owned(), size: Some(64 << 20) };
+        let disk = Backing::open(&options).expect("opened").start(engine, 3).expect("started");
+        let ended = |lane: usize| {
+            let disk = disk.clone();
+            let work = move || {
+                take_lane(lane);
+                let (_memory, slice) = aligned(BLOCK_BYTES);
+                let (tag, op, block, buffers) = (lane as u64, DiskOp::Write, 7, vec![slice]);
+                disk.submit(DiskRequest { tag, op, block, buffers });
+                let until = Instant::now() + Duration::from_secs(30);
+                loop {
+                    for other in (0..3).filter(|&other| other != lane) {
+                        assert!(disk.reap(other).is_empty(), "{engine:?}: lane {other}");
+                    }
+                    let done = disk.reap(lane);
+                    if !done.is_empty() {
+                        return done;
+                    }
+                    assert!(Instant::now() < until, "{engine:?}: nothing in lane {lane}");
+                    std::thread::yield_now();
+                }
+            };
+            std::thread::spawn(work).join().expect("its lane")
+        };
+        for lane in 0..3 {
+            let done = ended(lane);
+            assert_eq!((done.len(), done[0].tag), (1, lane as u64), "{engine:?}");
+            assert_eq!(done[0].result, Ok(()), "{engine:?}");
+        }
+    }
 }
 
 #[test]

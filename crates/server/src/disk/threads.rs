@@ -1,6 +1,6 @@
-//! A disk through a few threads that each wait for one request.
+//! A disk through a few threads that each wait for one request, whichever lane it came by.
 
-use super::{Backing, Driven, advance, drain, event, rouse, vectors};
+use super::{Backing, Driven, LANE, advance, event, rouse, vectors};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
@@ -22,15 +22,18 @@ pub(super) struct ThreadDisk {
 
 struct Shared {
     file: File,
-    event: OwnedFd,
+    /// One for each lane.
+    events: Vec<OwnedFd>,
     state: Mutex<State>,
     more: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    queue: VecDeque<DiskRequest>,
-    done: Vec<DiskDone>,
+    /// Requests, and their lanes.
+    queue: VecDeque<(usize, DiskRequest)>,
+    /// What has ended in each lane.
+    done: Vec<Vec<DiskDone>>,
     closed: bool,
 }
 
@@ -42,7 +45,7 @@ impl Shared {
     fn work(&self) {
         loop {
             let mut state = self.lock();
-            let request = loop {
+            let (lane, request) = loop {
                 if state.closed {
                     return;
                 }
@@ -53,8 +56,8 @@ impl Shared {
             };
             drop(state);
             let result = carry_out(&self.file, &request);
-            self.lock().done.push(DiskDone { tag: request.tag, result });
-            rouse(&self.event);
+            self.lock().done[lane].push(DiskDone { tag: request.tag, result });
+            rouse(&self.events[lane]);
         }
     }
 }
@@ -93,12 +96,13 @@ fn carry_out(file: &File, request: &DiskRequest) -> Result<(), DiskError> {
 }
 
 impl ThreadDisk {
-    pub(super) fn new(backing: Backing) -> io::Result<ThreadDisk> {
+    pub(super) fn new(backing: Backing, lanes: usize) -> io::Result<ThreadDisk> {
         let Backing { file, blocks } = backing;
+        let done = (0..lanes).map(|_| Vec::new()).collect();
         let shared = Arc::new(Shared {
             file,
-            event: event()?,
-            state: Mutex::default(),
+            events: (0..lanes).map(|_| event()).collect::<io::Result<_>>()?,
+            state: Mutex::new(State { done, ..State::default() }),
             more: Condvar::new(),
         });
         let disk = ThreadDisk { blocks, shared, threads: Mutex::default() };
@@ -121,13 +125,13 @@ impl Disk for ThreadDisk {
     fn submit(&self, request: DiskRequest) {
         let mut state = self.shared.lock();
         if !state.closed {
-            state.queue.push_back(request);
+            state.queue.push_back((LANE.get(), request));
             self.shared.more.notify_one();
         }
     }
 
     fn call_again(&self) -> bool {
-        rouse(&self.shared.event);
+        rouse(&self.shared.events[LANE.get()]);
         true
     }
 
@@ -143,7 +147,7 @@ impl Disk for ThreadDisk {
         for thread in threads {
             let _ = thread.join();
         }
-        self.shared.lock().done.clear();
+        self.shared.lock().done.iter_mut().for_each(Vec::clear);
     }
 }
 
@@ -154,12 +158,11 @@ impl Drop for ThreadDisk {
 }
 
 impl Driven for ThreadDisk {
-    fn descriptor(&self) -> RawFd {
-        self.shared.event.as_raw_fd()
+    fn descriptor(&self, lane: usize) -> RawFd {
+        self.shared.events[lane].as_raw_fd()
     }
 
-    fn reap(&self) -> Vec<DiskDone> {
-        drain(&self.shared.event);
-        std::mem::take(&mut self.shared.lock().done)
+    fn reap(&self, lane: usize) -> Vec<DiskDone> {
+        std::mem::take(&mut self.shared.lock().done[lane])
     }
 }
