@@ -4,7 +4,8 @@ mod common;
 
 use common::native::{connect, me};
 use common::{LIMIT, Place, noise, signal};
-use std::io::{Read, Seek, Write};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_client::Pool;
@@ -310,6 +311,85 @@ fn servers_killed_one_at_a_time_under_verifying_writers_lose_nothing_that_was_sy
         place.good(&["cp", &format!("weir:/{name}"), name]);
         look(&mut known, &std::fs::read(place.path(name)).expect("read"));
     }
+    place.good(&["down", "--destroy", "k"]);
+    place.nothing_left();
+}
+
+/// A program that has a file of the pool open, with the preload library: the mount lends it.
+struct Borrower(Child);
+
+impl Borrower {
+    fn start(place: &Place, path: &std::path::Path) -> Borrower {
+        let test = std::env::current_exe().expect("this test has a path");
+        let library = test.with_file_name("libweir_preload.so");
+        assert!(library.exists(), "{} was not built", library.display());
+        const PROGRAM: &str = "
+import os, sys
+descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+for word in sys.stdin:
+    try:
+        if word == 'write\\n':
+            os.pwrite(descriptor, os.urandom(300_000), 0)
+        else:
+            os.fsync(descriptor)
+        print(0, flush=True)
+    except OSError as error:
+        print(error.errno, flush=True)
+";
+        let mut command = Command::new("python3");
+        command.args(["-c", PROGRAM]).arg(path).env("LD_PRELOAD", library);
+        command.env("WEIR_HOME", place.home()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Borrower(command.spawn().expect("python3 starts"))
+    }
+
+    /// Has it do something; gives the error number, or 0.
+    fn does(&mut self, word: &str) -> i32 {
+        let input = self.0.stdin.as_mut().expect("a pipe");
+        writeln!(input, "{word}").expect("it listens");
+        let mut line = String::new();
+        let mut output = BufReader::with_capacity(1, self.0.stdout.as_mut().expect("a pipe"));
+        output.read_line(&mut line).expect("it answers");
+        line.trim().parse().expect("a number")
+    }
+
+    fn has_connections(&self) -> bool {
+        let descriptors = std::fs::read_dir(format!("/proc/{}/fd", self.0.id())).expect("it runs");
+        let mut links = descriptors.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        links.any(|link| link.to_string_lossy().starts_with("socket:"))
+    }
+}
+
+impl Drop for Borrower {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_program_that_was_lent_a_file_is_told_of_what_it_wrote_and_did_not_sync_alone() {
+    let place = Place::new();
+    let mount = place.path("mnt");
+    std::fs::create_dir(&mount).expect("made");
+    up(&place, &["--mount", mount.to_str().expect("utf-8")]);
+    let mut program = Borrower::start(&place, &mount.join("lent"));
+    let mut idle = Borrower::start(&place, &mount.join("lent"));
+    assert_eq!((program.does("write"), program.does("sync")), (0, 0));
+    assert_eq!((idle.does("write"), idle.does("sync")), (0, 0));
+    assert!(program.has_connections() && idle.has_connections(), "nothing was lent");
+    kill(&place, 1);
+    wait_back(&place, 1, 1);
+    assert_eq!(program.does("sync"), 0, "all of it had been synced");
+    assert_eq!(program.does("write"), 0);
+    kill(&place, 1);
+    wait_back(&place, 1, 2);
+    assert_eq!(program.does("sync"), libc::EIO, "it was not synced");
+    assert_eq!(program.does("sync"), 0, "told once");
+    assert_eq!(idle.does("sync"), libc::EIO, "each opening is told");
+    // Nor is it told of what others wrote before it began.
+    assert_eq!((program.does("write"), program.does("sync")), (0, 0));
+    drop(program);
+    drop(idle);
     place.good(&["down", "--destroy", "k"]);
     place.nothing_left();
 }

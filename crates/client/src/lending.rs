@@ -12,9 +12,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use weir_core::error::Result;
-use weir_core::fs::Loan;
+use weir_core::fs::{Borrowers, Loan};
 use weir_core::wire;
 
 /// Bytes that an answer has room for (the kernel's limit is 16 KiB less one). A layout of more than
@@ -72,7 +73,7 @@ const MAGIC: u64 = 0x0002_6472_6165_6977;
 pub struct Cell {
     /// Read calls.
     pub reads: AtomicU64,
-    /// Write calls.
+    /// Write calls that have ended: counted before they are no longer under way.
     pub writes: AtomicU64,
     /// Bytes read.
     pub bytes_read: AtomicU64,
@@ -114,7 +115,9 @@ struct Memory {
 }
 
 /// A mount's board: a file mapped by the mount and by the programs beside it. It is believed in
-/// nothing but speed and counts: who spoils it spoils what he may spoil anyway.
+/// nothing but speed, counts, and whether programs have written (see [`Watch`]): who spoils it spoils
+/// what he may spoil anyway.
+#[derive(Debug)]
 pub struct Board {
     memory: NonNull<Memory>,
     path: PathBuf,
@@ -219,6 +222,29 @@ impl Board {
     /// A cell.
     pub fn cell(&self, number: u32) -> &Cell {
         &self.memory().cells[(number as usize).min(CELLS - 1)]
+    }
+}
+
+/// What the programs that were lent files of one path have written, as the board says.
+#[derive(Debug)]
+pub struct Watch {
+    board: Arc<Board>,
+    cell: u32,
+}
+
+impl Watch {
+    /// On this cell.
+    pub fn new(board: Arc<Board>, cell: u32) -> Watch {
+        Watch { board, cell }
+    }
+}
+
+impl Borrowers for Watch {
+    fn changes(&self) -> Option<u64> {
+        let cell = self.board.cell(self.cell);
+        // In this order: what is no longer under way has been counted.
+        let quiet = cell.writes_open.load(Ordering::SeqCst) == 0;
+        quiet.then(|| cell.writes.load(Ordering::SeqCst))
     }
 }
 

@@ -5,15 +5,15 @@ use crate::shared::{Open, Shared};
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::Ordering;
-use std::sync::{Mutex, PoisonError};
-use weir_client::lending::{Board, Lent};
+use std::sync::{Arc, Mutex, PoisonError};
+use weir_client::lending::{Board, Lent, Watch};
 
 /// What a mount needs to lend its files.
 pub(crate) struct Lender {
     /// The pool's directory, as text.
     pool: String,
     /// The board, and its place as text.
-    pub(crate) board: Board,
+    pub(crate) board: Arc<Board>,
     place: String,
     /// Files that the board is marked with.
     marked: Mutex<HashSet<u64>>,
@@ -26,7 +26,7 @@ impl Lender {
         if let Err(error) = &made {
             tracing::warn!(%error, "no board: programs read and write through the kernel");
         }
-        let board = made.ok()?;
+        let board = Arc::new(made.ok()?);
         let place = board.path().to_str()?.to_owned();
         Some(Lender { pool: pool.to_str()?.to_owned(), board, place, marked: Mutex::default() })
     }
@@ -68,11 +68,14 @@ impl Shared {
     }
 
     fn lent(&self, lender: &Lender, open: &Open) -> Result<Vec<u8>, Errno> {
-        let file = self.pool.run(open.file.lend()).map_err(|error| crate::shared::errno(&error))?;
+        let cell = open.counters.cell(&lender.board);
+        let watch = Arc::new(Watch::new(lender.board.clone(), cell));
+        let lend = self.pool.run(open.file.lend_watched(watch));
+        let file = lend.map_err(|error| crate::shared::errno(&error))?;
         let lent = Lent {
             pool: lender.pool.clone(),
             board: lender.place.clone(),
-            cell: open.counters.cell(&lender.board),
+            cell,
             io_buffer: match self.tuning.is_empty() {
                 true => 0,
                 false => self.tuning.io_buffer(&self.names.path(file.ino.0)),

@@ -109,7 +109,7 @@ impl Shared {
 
     /// What was done so far.
     pub(crate) fn statistics(&self) -> Statistics {
-        self.counters.snapshot(self.lender.as_ref().map(|lender| &lender.board))
+        self.counters.snapshot(self.lender.as_ref().map(|lender| &*lender.board))
     }
 
     /// How a file of this name is to be striped.

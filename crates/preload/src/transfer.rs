@@ -310,10 +310,11 @@ pub(crate) fn ends(
     spent: Duration,
     result: &Result<usize, Error>,
 ) {
+    // First: a mount that finds nothing under way reckons with what was counted.
+    count(description.cell(), way, spent, result);
     if way == Way::Write && (result.is_ok() || !description.file.in_doubt()) {
         description.cell().writes_open.fetch_sub(1, Ordering::SeqCst);
     }
-    count(description.cell(), way, spent, result);
 }
 
 /// Counts a request, which took that long and has ended so.

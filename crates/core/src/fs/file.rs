@@ -1,7 +1,7 @@
 //! An open file: reads and writes go straight to the targets that hold the bytes.
 
 use super::plan::{Part, plan};
-use super::unsynced::{Begun, Unsynced};
+use super::unsynced::{Begun, Borrowers, Unsynced};
 use super::{Call, Fs, Rpc};
 use crate::auth::Capability;
 use crate::config::PAYLOAD_BYTES_MAX;
@@ -195,10 +195,21 @@ impl<R: Rpc> File<R> {
     /// Lends the file to another client: with [`Fs::borrow`] it reads and writes by itself. From now
     /// on this handle cannot tell the file's size when it is closed; the targets are asked instead.
     pub async fn lend(&self) -> Result<Loan> {
+        self.lend_to(None).await
+    }
+
+    /// The same to those whom somebody watches: where they have changed nothing, a sync by this handle
+    /// tells of no loss. Who watches the first time does so to the end.
+    pub async fn lend_watched(&self, borrowers: Arc<dyn Borrowers>) -> Result<Loan> {
+        self.lend_to(Some(borrowers)).await
+    }
+
+    async fn lend_to(&self, borrowers: Option<Arc<dyn Borrowers>>) -> Result<Loan> {
         let shared = &self.shared;
         // The whole of a capability's time is worth more to the borrower than a request to us.
         self.fresh_capability().await.map_err(|error| error.on("lend", &shared.name))?;
-        self.reckon_with_borrowers().await.map_err(|error| error.on("lend", &shared.name))?;
+        let reckoned = self.reckon_with(borrowers).await;
+        reckoned.map_err(|error| error.on("lend", &shared.name))?;
         let mut state = self.lock();
         state.size = None;
         Ok(Loan {
@@ -700,7 +711,7 @@ impl<R: Rpc> File<R> {
     }
 
     /// Others will write, and their syncs be made here: from which life on is to be known before.
-    async fn reckon_with_borrowers(&self) -> Result<()> {
+    async fn reckon_with(&self, borrowers: Option<Arc<dyn Borrowers>>) -> Result<()> {
         let shared = &self.shared;
         let Some(unsynced) = shared.unsynced.as_ref().filter(|it| shared.mode.write && !it.lends())
         else {
@@ -710,7 +721,7 @@ impl<R: Rpc> File<R> {
         let ask = |_| TargetRequest::Witness { ino: shared.ino };
         let told = shared.fs.on_columns(&shared.layout, &capability, ask).await?;
         told.iter().for_each(|told| shared.fs.heed_life(told.witness.life));
-        unsynced.lend(told.iter().map(|told| told.witness.life));
+        unsynced.lend(borrowers, told.iter().map(|told| told.witness.life));
         Ok(())
     }
 

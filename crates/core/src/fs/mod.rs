@@ -11,7 +11,7 @@ mod unsynced;
 
 pub use file::{File, Loan};
 use garbage::{Owed, Riders};
-pub use unsynced::Begun;
+pub use unsynced::{Begun, Borrowers};
 
 use crate::auth::Capability;
 use crate::config::Timing;

@@ -4,13 +4,17 @@
 //! Each answer of a kept target says which *life* it is in. A change that was answered in one life and
 //! not synced before the target answers in another counts as lost. All openings of a file at this client
 //! share what is known, also those that have ended; each one that there is then is told of a loss once.
+//!
+//! What borrowers change is answered to them. Where [`Borrowers`] tell the lender that they have changed
+//! nothing, there is nothing to lose; else he must reckon with it.
 
 use super::{Fs, Rpc};
 use crate::config::UNSYNCED_FILES_MAX;
 use crate::types::Ino;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Entries of which nobody needs to know any more are swept out when there are so many.
 const SWEEP_ENTRIES_MIN: usize = 64;
@@ -18,6 +22,13 @@ const SWEEP_ENTRIES_MIN: usize = 64;
 const UNKNOWN: u8 = 0;
 const SCRATCH: u8 = 1;
 const KEPT: u8 = 2;
+
+/// Those to whom one opening is lent, as far as the lender can see what they do.
+pub trait Borrowers: Debug + Send + Sync {
+    /// A number that grows with each change that has ended, whether it went well or not. None: some are
+    /// under way, or nobody knows what became of them.
+    fn changes(&self) -> Option<u64>;
+}
 
 /// Files that are open at a client of a kept pool, or were, and are not synced.
 #[derive(Debug, Default)]
@@ -53,8 +64,8 @@ pub(super) struct Unsynced {
     state: Arc<Mutex<State>>,
     /// Losses that it was told of.
     seen: AtomicU32,
-    /// Whether it is lent.
-    lends: AtomicBool,
+    /// If it is lent: which of the lenders it is.
+    lends: OnceLock<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -66,13 +77,43 @@ struct State {
     told: u32,
     /// The column of the newest.
     lost: usize,
-    /// Openings that are lent.
-    lenders: usize,
+    /// Openings that are lent, by number, and how many there have been.
+    lenders: BTreeMap<u64, Lender>,
+    lender_count: u64,
+    /// Openings that were lent and have ended with changes in them that are not synced.
+    left: u64,
 }
 
-/// How far the changes of each column had come when a sync began.
+/// An opening that is lent.
+#[derive(Debug)]
+struct Lender {
+    /// None: nobody can see what they do.
+    borrowers: Option<Arc<dyn Borrowers>>,
+    /// Their changes up to here are synced.
+    synced: Option<u64>,
+}
+
+impl Lender {
+    fn changes(&self) -> Option<u64> {
+        self.borrowers.as_ref().and_then(|borrowers| borrowers.changes())
+    }
+
+    /// Whether there may be changes that are not synced.
+    fn changed(&self) -> bool {
+        let changes = self.changes();
+        changes.is_none() || changes != self.synced
+    }
+}
+
+/// How far changes had come when a sync began.
 #[derive(Debug, Default)]
-pub struct Begun(BTreeMap<usize, u64>);
+pub struct Begun {
+    /// Those of each column.
+    columns: BTreeMap<usize, u64>,
+    /// Those of each lender's borrowers.
+    lenders: BTreeMap<u64, Option<u64>>,
+    left: u64,
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Column {
@@ -97,7 +138,7 @@ impl<R: Rpc> Fs<R> {
         }
         let state = files.by_ino.entry(ino).or_default().clone();
         let seen = AtomicU32::new(lock(&state).told);
-        Some(Unsynced { state, seen, lends: AtomicBool::new(false) })
+        Some(Unsynced { state, seen, lends: OnceLock::new() })
     }
 
     /// A target has said which life it is in.
@@ -117,7 +158,13 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
 impl State {
     fn is_clean(&self) -> bool {
         self.losses == self.told
-            && self.columns.values().all(|column| column.life == 0 && column.lent == 0)
+            && self.columns.values().all(|column| column.life == 0)
+            && !self.borrowers_changed()
+    }
+
+    /// Whether borrowers may have made changes that are not synced.
+    fn borrowers_changed(&self) -> bool {
+        self.left > 0 || self.lenders.values().any(Lender::changed)
     }
 
     fn lose(&mut self, column: usize) {
@@ -163,19 +210,34 @@ impl Unsynced {
     /// Says how far changes have come.
     pub(super) fn begin_sync(&self) -> Begun {
         let state = lock(&self.state);
-        Begun(state.columns.iter().map(|(&column, entry)| (column, entry.changes)).collect())
+        Begun {
+            columns: state.columns.iter().map(|(&at, column)| (at, column.changes)).collect(),
+            lenders: state.lenders.iter().map(|(&at, lender)| (at, lender.changes())).collect(),
+            left: state.left,
+        }
     }
 
     /// All columns were flushed, in these lives.
     pub(super) fn end_sync(&self, begun: &Begun, lives: impl Iterator<Item = u32>) {
         let mut state = lock(&self.state);
-        let lends = state.lenders > 0;
+        // Looked at now, as all columns have answered: what is changed from here on, is so in these
+        // lives or later ones.
+        let borrowers_changed = state.borrowers_changed();
+        if state.left == begun.left {
+            state.left = 0;
+        }
+        for (number, lender) in &mut state.lenders {
+            if let Some(&changes) = begun.lenders.get(number) {
+                lender.synced = changes;
+            }
+        }
+        let lends = !state.lenders.is_empty() || state.left > 0;
         for (column, life) in lives.enumerate() {
             let Some(entry) = state.columns.get_mut(&column) else { continue };
             let before = *entry;
             // What was changed meanwhile may be in either life, and counts as of the later one: if
             // it is lost, that is told now, with the loss of what was there before.
-            entry.life = match begun.0.get(&column) == Some(&before.changes) {
+            entry.life = match begun.columns.get(&column) == Some(&before.changes) {
                 true if before.life <= life => 0,
                 _ if before.life == 0 => 0,
                 _ => before.life.max(life),
@@ -184,7 +246,7 @@ impl Unsynced {
                 entry.lent = if lends { life } else { 0 };
             }
             let older = |other: u32| other != 0 && other < life;
-            if older(before.life) || older(before.lent) {
+            if older(before.life) || (borrowers_changed && older(before.lent)) {
                 state.lose(column);
             }
         }
@@ -194,7 +256,7 @@ impl Unsynced {
     pub(super) fn synced_elsewhere(&self, begun: &Begun) {
         let mut state = lock(&self.state);
         for (column, entry) in &mut state.columns {
-            if begun.0.get(column) == Some(&entry.changes) {
+            if begun.columns.get(column) == Some(&entry.changes) {
                 entry.life = 0;
             }
         }
@@ -212,19 +274,31 @@ impl Unsynced {
 
     /// Whether borrowers are reckoned with already.
     pub(super) fn lends(&self) -> bool {
-        self.lends.load(Ordering::Relaxed)
+        self.lends.get().is_some()
     }
 
     /// Borrowers may make changes from now on, in these lives or later ones.
-    pub(super) fn lend(&self, lives: impl Iterator<Item = u32>) {
+    pub(super) fn lend(
+        &self,
+        borrowers: Option<Arc<dyn Borrowers>>,
+        lives: impl Iterator<Item = u32>,
+    ) {
         let mut state = lock(&self.state);
-        if !self.lends.swap(true, Ordering::Relaxed) {
-            state.lenders += 1;
+        let others_changed = state.borrowers_changed();
+        if !self.lends() {
+            state.lender_count += 1;
+            let number = state.lender_count;
+            let mut lender = Lender { borrowers, synced: None };
+            // Those of this opening have made none yet: what is counted are others.
+            lender.synced = lender.changes();
+            state.lenders.insert(number, lender);
+            // Two that lend at once do so one after the other, under the lock.
+            let _ = self.lends.set(number);
         }
         for (column, life) in lives.enumerate().filter(|&(_, life)| life != 0) {
             let entry = state.columns.entry(column).or_default();
-            if entry.lent == 0 {
-                entry.lent = life;
+            if entry.lent == 0 || !others_changed {
+                entry.lent = entry.lent.max(life);
             }
         }
     }
@@ -232,8 +306,12 @@ impl Unsynced {
 
 impl Drop for Unsynced {
     fn drop(&mut self) {
-        if self.lends() {
-            lock(&self.state).lenders -= 1;
+        let Some(number) = self.lends.get() else { return };
+        let mut state = lock(&self.state);
+        let lender = state.lenders.remove(number);
+        state.left += u64::from(lender.is_some_and(|lender| lender.changed()));
+        if state.lenders.is_empty() && state.left == 0 {
+            state.columns.values_mut().for_each(|column| column.lent = 0);
         }
     }
 }
@@ -247,7 +325,7 @@ mod tests {
         std::array::from_fn(|_| Unsynced {
             state: state.clone(),
             seen: AtomicU32::new(0),
-            lends: AtomicBool::new(false),
+            lends: OnceLock::new(),
         })
     }
 
@@ -296,7 +374,7 @@ mod tests {
     #[test]
     fn what_borrowers_may_have_changed_is_reckoned_with() {
         let [lender, other] = openings();
-        lender.lend([1, 1].into_iter());
+        lender.lend(None, [1, 1].into_iter());
         assert!(!sync(&lender, [1, 1]));
         assert!(sync(&other, [1, 2]) && sync(&lender, [1, 2]) && !sync(&lender, [1, 2]));
         // It may be lent until it is closed, and be changed up to then.
@@ -312,6 +390,78 @@ mod tests {
         borrower.synced_elsewhere(&begun);
         assert!(borrower.found(1, 2).is_none());
         assert_eq!(borrower.found(0, 2), Some(0));
+    }
+
+    /// Borrowers who say what they do: how many changes have ended, and how many are under way.
+    #[derive(Debug, Default)]
+    struct Seen {
+        ended: AtomicU32,
+        under_way: AtomicU32,
+    }
+
+    impl Borrowers for Seen {
+        fn changes(&self) -> Option<u64> {
+            let under_way = self.under_way.load(Ordering::Relaxed);
+            (under_way == 0).then(|| self.ended.load(Ordering::Relaxed).into())
+        }
+    }
+
+    impl Seen {
+        fn lent(opening: &Unsynced, lives: [u32; 2]) -> Arc<Seen> {
+            let seen = Arc::new(Seen::default());
+            opening.lend(Some(seen.clone()), lives.into_iter());
+            seen
+        }
+
+        fn changes(&self) {
+            self.ended.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn borrowers_who_changed_nothing_have_lost_nothing() {
+        let [lender, other, late] = openings();
+        let seen = Seen::lent(&lender, [1, 1]);
+        assert!(lender.is_clean() && !sync(&lender, [1, 2]), "nothing was changed at all");
+        seen.changes();
+        assert!(!other.is_clean() && !sync(&lender, [1, 2]) && lender.is_clean());
+        assert!(!sync(&lender, [3, 2]) && !sync(&other, [3, 2]), "all of it was synced");
+        seen.changes();
+        assert!(sync(&lender, [3, 4]) && sync(&other, [3, 4]) && !sync(&lender, [3, 4]));
+        // What is under way may be anything, and so may be what is never heard of again.
+        seen.under_way.store(1, Ordering::Relaxed);
+        assert!(sync(&lender, [4, 4]) && sync(&lender, [5, 4]));
+        seen.under_way.store(0, Ordering::Relaxed);
+        assert!(sync(&lender, [6, 4]) && !sync(&lender, [7, 4]));
+        // Whoever is lent it later has lost nothing to what came before.
+        assert!(sync(&late, [7, 4]), "of what came before he is told");
+        let second = Seen::lent(&late, [8, 4]);
+        second.changes();
+        assert!(!sync(&late, [8, 4]));
+    }
+
+    #[test]
+    fn what_borrowers_change_during_a_sync_is_not_taken_for_synced() {
+        let [lender, other] = openings();
+        let seen = Seen::lent(&lender, [1, 1]);
+        let begun = lender.begin_sync();
+        seen.changes();
+        lender.end_sync(&begun, [1, 1].into_iter());
+        assert!(lender.tell().is_none() && !lender.is_clean());
+        assert!(sync(&lender, [2, 1]));
+        // In a life that was over when it ended: told at once.
+        let begun = lender.begin_sync();
+        seen.changes();
+        lender.end_sync(&begun, [3, 1].into_iter());
+        assert!(lender.tell().is_some());
+        // An opening that ends meanwhile leaves its changes behind.
+        assert!(!sync(&lender, [3, 1]));
+        let begun = other.begin_sync();
+        seen.changes();
+        drop(lender);
+        other.end_sync(&begun, [3, 1].into_iter());
+        assert!(other.tell().is_some() && !other.is_clean());
+        assert!(sync(&other, [4, 1]) && !sync(&other, [5, 1]) && other.is_clean());
     }
 
     #[test]
