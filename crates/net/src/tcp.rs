@@ -2,6 +2,7 @@
 
 use crate::descriptors::moved;
 use crate::{Link, Payload, Placement, Received, Sink};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -463,6 +464,28 @@ fn advance(slices: &mut [Slice], first: &mut usize, length: usize) {
     }
 }
 
+thread_local! {
+    static STAGED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// Where small slices are put side by side. The memory stays with the thread: made for each list, it
+/// could be fresh pages of the kernel's each time, which cost more than the copying.
+struct Staged(Vec<u8>);
+
+impl Staged {
+    fn take() -> Staged {
+        // A thread that is about to end has none any more.
+        Staged(STAGED.try_with(Cell::take).unwrap_or_default())
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        let memory = std::mem::take(&mut self.0);
+        _ = STAGED.try_with(|kept| kept.set(memory));
+    }
+}
+
 /// Copies a small slice behind others, which do not move for it; gives its copy. None: there is no
 /// room left.
 ///
@@ -535,11 +558,11 @@ impl<P: Payload> Link<P> for TcpLink<P> {
 
     fn flush(&mut self) -> io::Result<usize> {
         let mut moved = 0;
-        let mut staged: Vec<u8> = Vec::new();
+        let mut staged = Staged::take();
         let mut frames_max = FRAMES_PER_CALL_MAX;
         while !self.outgoing.is_empty() {
             self.scratch.clear();
-            staged.clear();
+            staged.0.clear();
             let mut asked = 0;
             'frames: for frame in self.outgoing.iter().take(frames_max) {
                 let mut gone = frame.gone;
@@ -551,7 +574,7 @@ impl<P: Payload> Link<P> for TcpLink<P> {
                     if rest.length > 0 {
                         if list && rest.length < SMALL_BYTES {
                             // SAFETY: whoever made the payload keeps its memory valid until it is sent.
-                            let Some(there) = (unsafe { stage(&mut staged, rest) }) else {
+                            let Some(there) = (unsafe { stage(&mut staged.0, rest) }) else {
                                 break 'frames;
                             };
                             rest = there;
