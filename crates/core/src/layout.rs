@@ -8,6 +8,7 @@
 use crate::error::{Code, Error, Result};
 use crate::types::{Incarnation, TargetId};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// Smallest stripe size: bytes.
 pub const STRIPE_SIZE_MIN: u64 = 4096;
@@ -165,10 +166,30 @@ impl Layout {
         file_size / round * self.stripe_size + rest
     }
 
+    /// What of the file lies side by side in one object, around `file_offset`.
+    fn stripe(&self, file_offset: u64) -> Stripe {
+        if self.groups.len() == 1 {
+            return Stripe { file: 0..u64::MAX, column: 0, object_offset: 0 };
+        }
+        let start = file_offset / self.stripe_size * self.stripe_size;
+        let (column, object_offset) = self.locate(start);
+        let file = start..start.saturating_add(self.stripe_size);
+        Stripe { file, column, object_offset }
+    }
+
     /// Deals a contiguous file extent out in pieces, in file order.
     pub fn pieces(&self, file_offset: u64, length: usize) -> Pieces<'_> {
-        Pieces { layout: self, file_offset, buffer_offset: 0, left: length }
+        let stripe = Stripe { file: 0..0, column: 0, object_offset: 0 };
+        Pieces { layout: self, file_offset, buffer_offset: 0, left: length, stripe }
     }
+}
+
+/// A range of the file and the place where it begins.
+#[derive(Clone, Debug)]
+struct Stripe {
+    file: Range<u64>,
+    column: usize,
+    object_offset: u64,
 }
 
 /// Iterator over the pieces of a contiguous file extent.
@@ -178,6 +199,19 @@ pub struct Pieces<'a> {
     file_offset: u64,
     buffer_offset: usize,
     left: usize,
+    /// The last one that was wanted: of a list, many extents lie in each, and to find out which it is
+    /// takes divisions.
+    stripe: Stripe,
+}
+
+impl Pieces<'_> {
+    /// The pieces of another extent, in place of what is left of this one.
+    pub fn of(&mut self, file_offset: u64, length: usize) -> &mut Self {
+        self.file_offset = file_offset;
+        self.buffer_offset = 0;
+        self.left = length;
+        self
+    }
 }
 
 impl Iterator for Pieces<'_> {
@@ -187,18 +221,20 @@ impl Iterator for Pieces<'_> {
         if self.left == 0 {
             return None;
         }
-        let (column, object_offset) = self.layout.locate(self.file_offset);
-        let to_stripe_end = self.layout.stripe_size - object_offset % self.layout.stripe_size;
-        // With one column the whole extent is one piece: no need to cut it at every stripe.
-        let length = if self.layout.groups.len() == 1 {
-            self.left
-        } else {
-            self.left.min(usize::try_from(to_stripe_end).unwrap_or(usize::MAX))
+        if !self.stripe.file.contains(&self.file_offset) {
+            self.stripe = self.layout.stripe(self.file_offset);
+        }
+        let stripe = &self.stripe;
+        let to_end = usize::try_from(stripe.file.end - self.file_offset).unwrap_or(usize::MAX);
+        let piece = Piece {
+            column: stripe.column,
+            object_offset: stripe.object_offset + (self.file_offset - stripe.file.start),
+            buffer_offset: self.buffer_offset,
+            length: self.left.min(to_end),
         };
-        let piece = Piece { column, object_offset, buffer_offset: self.buffer_offset, length };
-        self.file_offset += length as u64;
-        self.buffer_offset += length;
-        self.left -= length;
+        self.file_offset += piece.length as u64;
+        self.buffer_offset += piece.length;
+        self.left -= piece.length;
         Some(piece)
     }
 }
@@ -239,10 +275,13 @@ mod tests {
     fn pieces_cover_an_extent_in_order() {
         for count in 1..=4 {
             let layout = layout(3, count);
+            // As one that goes from extent to extent does.
+            let mut pieces = layout.pieces(7, 50);
+            pieces.next();
             for offset in 0..20 {
                 for length in 0..25 {
                     let mut at = 0;
-                    for piece in layout.pieces(offset, length) {
+                    for piece in pieces.of(offset, length) {
                         assert_eq!(piece.buffer_offset, at);
                         for i in 0..piece.length {
                             let expected = layout.locate(offset + (at + i) as u64);

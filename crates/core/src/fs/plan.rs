@@ -3,7 +3,7 @@
 use crate::config::{LIST_EXTENTS_MAX, PAYLOAD_BYTES_MAX};
 use crate::layout::{Extent, Layout};
 use crate::slice::Slice;
-use crate::wire::data::Runs;
+use crate::wire::data::{Folding, Runs};
 
 /// One request to one column's target.
 #[derive(Debug)]
@@ -18,17 +18,19 @@ pub(super) struct Part {
 
 #[derive(Default)]
 struct Building {
-    extents: Vec<Extent>,
+    /// Where the first byte lies in the object.
+    start: u64,
+    runs: Folding,
     memory: Vec<Slice>,
     length: usize,
 }
 
 impl Building {
     fn push(&mut self, extent: Extent, memory: Slice) {
-        match self.extents.last_mut() {
-            Some(last) if last.end() == extent.offset => last.length += extent.length,
-            _ => self.extents.push(extent),
+        if self.length == 0 {
+            self.start = extent.offset;
         }
+        self.runs.push(extent);
         match self.memory.last_mut() {
             Some(last) if last.pointer.wrapping_add(last.length) == memory.pointer => {
                 last.length += memory.length;
@@ -39,12 +41,10 @@ impl Building {
     }
 
     fn finish(&mut self, column: usize, transfer_size: usize, parts: &mut Vec<Part>) {
-        if self.length > 0 {
-            let lane = self.extents[0].offset / transfer_size as u64;
-            let runs = Runs::compact(std::mem::take(&mut self.extents));
-            let memory = std::mem::take(&mut self.memory);
-            self.length = 0;
-            parts.push(Part { column, runs, memory, lane });
+        let Building { start, runs, memory, length } = std::mem::take(self);
+        if length > 0 {
+            let lane = start / transfer_size as u64;
+            parts.push(Part { column, runs: runs.finish(), memory, lane });
         }
     }
 }
@@ -67,8 +67,9 @@ pub(super) fn plan(
     columns.resize_with(layout.stripe_count(), Building::default);
     let mut memory = memory.iter().copied();
     let mut current = Slice { pointer: std::ptr::null_mut(), length: 0 };
+    let mut pieces = layout.pieces(0, 0);
     for extent in file {
-        for piece in layout.pieces(extent.offset, extent.length as usize) {
+        for piece in pieces.of(extent.offset, extent.length as usize) {
             let column = &mut columns[piece.column];
             let mut object_offset = piece.object_offset;
             let mut left = piece.length;
@@ -76,7 +77,7 @@ pub(super) fn plan(
                 while current.length == 0 {
                     current = memory.next().expect("memory is as long as the extents");
                 }
-                if column.length == limit || column.extents.len() == LIST_EXTENTS_MAX {
+                if column.length == limit || column.runs.extents() == LIST_EXTENTS_MAX {
                     column.finish(piece.column, transfer_size, &mut parts);
                 }
                 let length = left.min(current.length).min(limit - column.length);

@@ -102,35 +102,71 @@ impl Runs {
 
     /// Compacts extents (in payload order) into runs: neighbours are joined, regular strides folded.
     pub fn compact(extents: impl IntoIterator<Item = Extent>) -> Runs {
-        let mut joined: Vec<Extent> = Vec::new();
-        for extent in extents.into_iter().filter(|extent| extent.length > 0) {
-            match joined.last_mut() {
-                Some(last) if last.end() == extent.offset => last.length += extent.length,
-                _ => joined.push(extent),
+        let mut folding = Folding::default();
+        extents.into_iter().for_each(|extent| folding.push(extent));
+        folding.finish()
+    }
+}
+
+/// Extents on their way into compact form, in payload order.
+#[derive(Debug, Default)]
+pub struct Folding {
+    runs: Vec<Run>,
+    /// Bytes in `runs`.
+    folded: usize,
+    /// The last extent, which may still grow.
+    last: Option<Extent>,
+    /// Extents so far, neighbours joined.
+    extents: usize,
+}
+
+impl Folding {
+    /// Adds an extent.
+    pub fn push(&mut self, extent: Extent) {
+        if extent.length == 0 {
+            return;
+        }
+        match &mut self.last {
+            Some(last) if last.end() == extent.offset => last.length += extent.length,
+            _ => {
+                self.fold();
+                self.last = Some(extent);
+                self.extents += 1;
             }
         }
-        if let [one] = joined[..] {
+    }
+
+    /// Extents so far, neighbours joined.
+    pub fn extents(&self) -> usize {
+        self.extents
+    }
+
+    /// The compact form. Without any extents, an empty list.
+    pub fn finish(mut self) -> Runs {
+        if let (1, Some(one)) = (self.extents, self.last) {
             return Runs::One(one);
         }
-        let mut runs: Vec<Run> = Vec::new();
-        let mut length = 0;
-        for extent in joined {
-            length += extent.length as usize;
-            if let Some(run) = runs.last_mut()
-                && u64::from(run.length) == extent.length
-            {
-                let last_offset = run.offset + u64::from(run.count - 1) * run.stride;
-                let step = extent.offset.wrapping_sub(last_offset);
-                let ahead = extent.offset > last_offset && step >= extent.length;
-                if ahead && (run.count == 1 || step == run.stride) {
-                    run.stride = step;
-                    run.count += 1;
-                    continue;
-                }
+        self.fold();
+        Runs::List { runs: self.runs, length: self.folded }
+    }
+
+    /// Makes the last extent part of the runs.
+    fn fold(&mut self) {
+        let Some(extent) = self.last else { return };
+        self.folded += extent.length as usize;
+        if let Some(run) = self.runs.last_mut()
+            && u64::from(run.length) == extent.length
+        {
+            let last_offset = run.offset + u64::from(run.count - 1) * run.stride;
+            let step = extent.offset.wrapping_sub(last_offset);
+            let ahead = extent.offset > last_offset && step >= extent.length;
+            if ahead && (run.count == 1 || step == run.stride) {
+                run.stride = step;
+                run.count += 1;
+                return;
             }
-            runs.push(Run::single(extent.offset, extent.length as u32));
         }
-        Runs::List { runs, length }
+        self.runs.push(Run::single(extent.offset, extent.length as u32));
     }
 }
 
