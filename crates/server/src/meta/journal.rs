@@ -132,6 +132,9 @@ impl FileMedium {
             Ok((file, length))
         };
         let (file, length) = open().map_err(|error| system("open journal", path, &error))?;
+        if write {
+            forget_cached(&file).map_err(|error| system("sync journal", path, &error))?;
+        }
         Ok(FileMedium { file, path: path.to_owned(), length, named: None, ahead: None })
     }
 
@@ -163,6 +166,18 @@ impl FileMedium {
     /// Its records name what is in another file.
     pub fn naming(self, named: File) -> FileMedium {
         FileMedium { named: Some(named), ..self }
+    }
+}
+
+/// Has the kernel read the file from the disk from now on. What a process before this one wrote and could
+/// not sync is still in the page cache as a rule, and passes for written: were it believed, and were what is
+/// written behind it synced, a power cut would leave a journal with a hole.
+fn forget_cached(file: &File) -> std::io::Result<()> {
+    file.sync_all()?;
+    // SAFETY: a valid descriptor of a file of our own.
+    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+        0 => Ok(()),
+        number => Err(std::io::Error::from_raw_os_error(number)),
     }
 }
 
