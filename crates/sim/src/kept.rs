@@ -16,15 +16,15 @@ use std::sync::{Arc, Mutex};
 use weir_core::config::Timing;
 use weir_core::error::{Code, Error, Result};
 use weir_core::fs::{File, Fs, FsOptions, Rpc};
-use weir_core::journal::twin::{Possible, Recorder};
+use weir_core::journal::twin::{Fault as FileFault, Possible, Recorder};
 use weir_core::journal::{self, Journal, Options, Writer};
 use weir_core::layout::Member;
 use weir_core::service::meta::{JournaledStore, MetaStore};
 use weir_core::service::storage::disk::{Disk, TwinDisk};
 use weir_core::service::storage::{HeapMemory, Target};
-use weir_core::types::{Incarnation, ServerIndex, TargetId};
+use weir_core::types::{Incarnation, Ino, ServerIndex, TargetId};
 use weir_core::wire::control::{ControlReply, ControlRequest, PoolMap};
-use weir_core::wire::meta::{LayoutWish, OpenMode};
+use weir_core::wire::meta::{LOCK_END_MAX, LayoutWish, Lock, LockKind, OpenMode};
 
 /// A journal is written so much later at the latest, as in the real server.
 const JOURNAL_US: u64 = 100_000;
@@ -84,9 +84,18 @@ impl Shelf {
             }
             let image = self.files[DATA].crash(before, &mut || rng.word());
             self.files = Recorder::files(image.files);
+        } else {
+            // As the real server opens its journals.
+            [DATA, NAMES].iter().for_each(|&file| self.files[file].reopen(&mut || rng.word()));
         }
+        self.files[DATA].mend();
         self.pumps.clear();
         self.target = None;
+    }
+
+    /// In this life its files fail, from their `after`th operation on.
+    pub(crate) fn fail(&self, after: u64, how: FileFault, lasts: bool) {
+        self.files[DATA].plan(after, how, lasts);
     }
 
     /// Comes back from the shelf, or is made there.
@@ -190,6 +199,8 @@ impl World {
                 self.at(self.now_us + SYNC_US, Event::Journal { server, life, again: false })
             }
             Ok(false) => {}
+            // Who waits for it is told.
+            Err(_) if self.disks_fail => {}
             Err(error) => self.fail(|| format!("server {server}: journal: {error}")),
         }
     }
@@ -213,6 +224,12 @@ const LENGTH_MAX: u64 = 60_000;
 const ROUNDS: u64 = 4;
 /// What goes wrong does so within this time: microseconds.
 const HORIZON_US: u64 = 400_000;
+/// Operations within which a server's files fail, if they do.
+const OPERATIONS: u64 = 80;
+/// How often a sync that failed is tried again.
+const SYNCS: usize = 3;
+/// The file that clients lock.
+const LOCKED: &str = "locked";
 /// How often it is looked whether a server came back: milliseconds.
 const WATCH_MS: u64 = 20;
 
@@ -227,15 +244,42 @@ struct Known {
     possible: Possible,
 }
 
+/// A change of names that was begun, and of which nobody knows whether it was done.
+#[derive(Clone, Debug)]
+struct Renaming {
+    from: String,
+    to: String,
+    exchange: bool,
+    /// The file that had the first name.
+    ino: Ino,
+}
+
 #[derive(Debug, Default)]
 struct Knowledge {
     files: BTreeMap<String, Known>,
+    /// By client.
+    renamings: BTreeMap<usize, Renaming>,
+    /// Who holds the lock.
+    holder: Option<usize>,
     ops: u64,
     errors: u64,
     /// Files that came back, and were not empty.
     found: u64,
     /// Losses that a client was told of.
     losses: u64,
+}
+
+impl Knowledge {
+    /// A client's change of names was done.
+    fn renamed(&mut self, place: usize) {
+        let Some(Renaming { from, to, exchange, .. }) = self.renamings.remove(&place) else {
+            return;
+        };
+        let gone = Known { there: Some(false), ..Known::default() };
+        let moved = self.files.remove(&from).unwrap_or_default();
+        let replaced = self.files.insert(to, moved);
+        self.files.insert(from, replaced.filter(|_| exchange).unwrap_or(gone));
+    }
 }
 
 type Shared = Arc<Mutex<Knowledge>>;
@@ -249,9 +293,18 @@ struct Program {
     steps: u64,
     since_us: u64,
     rng: Rng,
+    /// For what not all seeds have, if this one has it: the others stay as they were without.
+    more: Option<Rng>,
+    /// The file that is locked, if it was opened, and whether it is.
+    locked: Option<(File<SimRpc>, bool)>,
 }
 
 impl Program {
+    /// Whether the error is one of those that tell of a disk that is known to fail.
+    fn disk_failed(&self, error: &Error) -> bool {
+        matches!(error.code, Code::Disk | Code::NoSpace) && lock(&self.world).disks_fail
+    }
+
     /// How many lives the servers have lived.
     fn lives(&self) -> u64 {
         lock(&self.world).servers.iter().map(|server| server.life).sum()
@@ -274,7 +327,15 @@ impl Program {
 
     /// Makes the file safe. What it is by then if some was lost, of which this tells, is safe too.
     async fn sync(&self, name: &str, file: &File<SimRpc>) -> Result<bool> {
-        match file.sync().await {
+        let mut result = file.sync().await;
+        for _ in 1..SYNCS {
+            match &result {
+                // What went wrong is told once. If it is well then, all of it is.
+                Err(error) if self.disk_failed(error) => result = file.sync().await,
+                _ => break,
+            }
+        }
+        match result {
             Ok(()) => {
                 self.know(name, |known| known.possible.synced(&known.live));
                 Ok(false)
@@ -304,6 +365,7 @@ impl Program {
                 }
                 return Ok(());
             }
+            Err(error) if self.disk_failed(&error) => return Ok(()),
             Err(error) => return Err(error),
         };
         let right = self.know(name, |known| bytes[..found] == known.live[..]);
@@ -327,7 +389,8 @@ impl Program {
             // Only the death of a server excuses errors, and only some if it is back.
             let lost = matches!(error.code, Code::ServerLost | Code::Lost | Code::Busy);
             let died = world.deaths.iter().flatten().any(|&at_us| at_us >= self.since_us);
-            if world.servers.iter().all(|server| server.alive) && !(died && lost) {
+            let disk = matches!(error.code, Code::Disk | Code::NoSpace) && world.disks_fail;
+            if world.servers.iter().all(|server| server.alive) && !(died && lost) && !disk {
                 let place = self.place;
                 world.fail(|| format!("client {place}: {:?}: {error}", error.code));
             }
@@ -344,6 +407,54 @@ impl Program {
         Ok(file)
     }
 
+    /// Has the file take another of the client's names, or exchange it with that.
+    async fn rename(&mut self, from: &str, open: File<SimRpc>) -> Result<()> {
+        let Some(more) = &mut self.more else { return Ok(()) };
+        let (to, exchange) = (format!("f{}-{}", self.place, more.below(FILES)), more.chance(30));
+        let ino = open.ino();
+        open.close().await?;
+        let there = self.know(&to, |known| known.there == Some(true));
+        if to == from || (exchange && !there) {
+            return Ok(());
+        }
+        let renaming = Renaming { from: from.to_owned(), to, exchange, ino };
+        lock(&self.shared).renamings.insert(self.place, renaming.clone());
+        let Renaming { from, to, .. } = &renaming;
+        self.fs.rename(&owner(), at(from), at(to), false, exchange).await?;
+        lock(&self.shared).renamed(self.place);
+        Ok(())
+    }
+
+    /// Takes the lock that all clients contend for, if it is to be had, or lets it go.
+    async fn lock_or_unlock(&mut self) -> Result<()> {
+        if self.locked.is_none() {
+            let (mode, wish) = (OpenMode::READ_WRITE, LayoutWish::default());
+            let opened = self.fs.create(&owner(), at(LOCKED), 0o644, false, mode, wish).await?;
+            self.locked = Some((opened.0, false));
+        }
+        let Some((file, held)) = &mut self.locked else { return Ok(()) };
+        let wish = whole(file.ino(), self.place);
+        if *held {
+            // From here on others may have it.
+            lock(&self.shared).holder = None;
+            *held = false;
+            return self.fs.unlock(wish).await;
+        }
+        match file.take_lock(wish, None).await {
+            Ok(_) => {
+                let before = lock(&self.shared).holder.replace(self.place);
+                if let Some(other) = before {
+                    let what = format!("clients {other} and {} hold the lock at once", self.place);
+                    lock(&self.world).fail(|| what);
+                }
+                *held = true;
+                Ok(())
+            }
+            Err(error) if error.code == Code::WouldBlock => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn try_work(&mut self) -> Result<()> {
         let mut file: Option<(String, File<SimRpc>)> = None;
         for _ in 0..self.steps {
@@ -356,6 +467,14 @@ impl Program {
                     (name, open)
                 }
             };
+            let choice = self.more.as_mut().map_or(u64::MAX, |more| more.below(16));
+            if choice == 0 {
+                self.rename(&name, open).await?;
+                continue;
+            }
+            if choice == 1 {
+                self.lock_or_unlock().await?;
+            }
             let offset = self.rng.below(OFFSET_MAX);
             match self.rng.below(14) {
                 0..=5 => {
@@ -416,8 +535,53 @@ impl Program {
     }
 }
 
+/// Excludes everybody else from all of a file.
+fn whole(ino: Ino, owner: usize) -> Lock {
+    let (kind, owner) = (LockKind::Range, owner as u64);
+    Lock { ino, kind, owner, pid: 1, start: 0, end: LOCK_END_MAX, exclusive: true }
+}
+
+async fn find(fs: &Fs<SimRpc>, name: &str) -> Result<Option<Ino>> {
+    match fs.lookup(&owner(), at(name), false).await {
+        Ok(attributes) => Ok(Some(attributes.ino)),
+        Err(error) if error.code == Code::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Nothing is locked by those who are dead.
+async fn audit_lock(fs: &Fs<SimRpc>, shared: &Shared) -> Result<()> {
+    lock(shared).holder = None;
+    let Some(ino) = find(fs, LOCKED).await? else { return Ok(()) };
+    let (file, _) = fs.open(&owner(), ino, OpenMode::READ_WRITE).await?;
+    file.take_lock(whole(ino, 0), None).await?;
+    fs.unlock(whole(ino, 0)).await?;
+    file.close().await
+}
+
+/// Changes of names that were under way were done, or they were not.
+async fn audit_names(fs: &Fs<SimRpc>, shared: &Shared) -> Result<()> {
+    let renamings = lock(shared).renamings.clone();
+    for (place, renaming) in renamings {
+        let Renaming { from, to, ino, .. } = &renaming;
+        let (first, second) = (find(fs, from).await?, find(fs, to).await?);
+        match (first == Some(*ino), second == Some(*ino)) {
+            (true, false) => drop(lock(shared).renamings.remove(&place)),
+            (false, true) => lock(shared).renamed(place),
+            (both, _) => {
+                let what = if both { "both names" } else { "neither name" };
+                let cause = format!("{renaming:?}: {what} are of that file");
+                return Err(Error::because(Code::Internal, cause));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Looks at all files: what is there from now on counts, and must be what may be.
 async fn audit(fs: Fs<SimRpc>, shared: Shared) -> Result<()> {
+    audit_lock(&fs, &shared).await?;
+    audit_names(&fs, &shared).await?;
     let names: Vec<String> = lock(&shared).files.keys().cloned().collect();
     for name in names {
         let found = match fs.lookup(&owner(), at(&name), false).await {
@@ -482,6 +646,8 @@ struct Story {
     rng: Rng,
     /// What concerns single servers is drawn apart: the rest of a seed is the same without.
     lone: Rng,
+    /// So are files that fail, renames and locks, which a third of the seeds go without.
+    more: Option<Rng>,
     timing: Timing,
     servers: usize,
     clients: usize,
@@ -522,7 +688,8 @@ impl Kept {
         let shared = Shared::default();
         let sim = Sim::new(world);
         let lone = Rng::new(self.seed ^ 0x10e);
-        let mut story = Story { sim, rng, lone, timing, servers, clients, key, map, shared };
+        let more = (self.seed % 3 != 1).then(|| Rng::new(self.seed ^ 0x3d5));
+        let mut story = Story { sim, rng, lone, more, timing, servers, clients, key, map, shared };
         let end = story.play();
         let mut world = lock(&story.sim.world);
         if let Err(error) = end {
@@ -591,6 +758,8 @@ impl Story {
                     place,
                     steps: self.rng.between(10, 40) * if lone { 4 } else { 1 },
                     rng: self.rng.fork(),
+                    more: self.more.as_mut().map(Rng::fork),
+                    locked: None,
                 };
                 self.sim.spawn(client, true, program.work());
                 let mut world = lock(&self.sim.world);
@@ -604,6 +773,7 @@ impl Story {
             if lone {
                 self.plan_lone_deaths();
             }
+            self.plan_file_faults();
             let until_us = lock(&self.sim.world).now_us + 600_000_000;
             if self.sim.run(until_us) == Ended::TimeUp {
                 let cause = format!("clients hang; {}", self.states());
@@ -665,6 +835,22 @@ impl Story {
         }
     }
 
+    /// A server's files fail once, or from then on, until it dies.
+    fn plan_file_faults(&mut self) {
+        let Some(rng) = self.more.as_mut() else { return };
+        if !rng.chance(40) {
+            return;
+        }
+        let how =
+            *rng.pick(&[FileFault::Error, FileFault::Short, FileFault::Full, FileFault::Gone]);
+        let lasts = how == FileFault::Gone || rng.chance(40);
+        let server = rng.below(self.servers as u64) as usize;
+        let (after, at_us) = (rng.below(OPERATIONS), rng.below(HORIZON_US));
+        let mut world = lock(&self.sim.world);
+        let at_us = world.now_us + at_us;
+        world.at(at_us, Event::Fault(Fault::Files { server, after, how, lasts }));
+    }
+
     /// Whatever is left of the pool and its clients dies, and the pool comes back, as by `weir up`.
     fn come_back(&mut self) -> Result<()> {
         let power = self.rng.chance(50);
@@ -674,6 +860,7 @@ impl Story {
                 world.crash_client(place, true);
             }
             world.mend();
+            world.disks_fail = false;
             for server in 0..self.servers {
                 world.crash_server(server, power);
             }

@@ -367,7 +367,10 @@ impl World {
             && let Poll::Ready(result) = chore.as_mut().poll(&mut Context::from_waker(&waker))
         {
             process.chore = None;
-            if let Err(error) = result {
+            // It is tried again.
+            if let Err(error) = result
+                && !self.disks_fail
+            {
                 self.fail(|| format!("server {server} forgetting silent clients: {error}"));
             }
         }

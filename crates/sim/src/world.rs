@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 use weir_core::auth::Secret;
 use weir_core::config::Timing;
+use weir_core::journal::twin::Fault as FileFault;
 use weir_core::types::{Now, WallTime};
 
 /// Lines of the story that are kept.
@@ -85,6 +86,13 @@ pub(crate) enum Fault {
     /// It comes back, with nothing in it.
     Restart {
         server: usize,
+    },
+    /// Files of a kept server fail, from their `after`th operation on.
+    Files {
+        server: usize,
+        after: u64,
+        how: FileFault,
+        lasts: bool,
     },
     /// A host becomes slow, or quick again.
     Slow {
@@ -572,6 +580,13 @@ impl World {
             Fault::CrashClient { place, power } => self.crash_client(place, power),
             Fault::CrashServer { server, power } => self.crash_server(server, power),
             Fault::Restart { server } => self.restart_server(server),
+            Fault::Files { server, after, how, lasts } => {
+                let process = &self.servers[server];
+                if let Some(shelf) = process.shelf.as_ref().filter(|_| process.alive) {
+                    shelf.fail(after, how, lasts);
+                    self.disks_fail = true;
+                }
+            }
             Fault::Slow { host, us } => self.hosts[host].slow_us = us,
         }
     }

@@ -4,6 +4,7 @@
 
 use super::{BLOCK_BYTES, Medium};
 use crate::error::{Code, Error, Result};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Bytes that a disk writes as a whole, at the least.
@@ -177,6 +178,41 @@ impl Recorder {
     pub fn plan(&self, n: u64, fault: Fault, lasts: bool) {
         let mut state = self.lock();
         state.planned = Some(Planned { at: state.operations + n, fault, lasts });
+    }
+
+    /// Another process opens the file, syncs it and reads it anew, from the disk: of what a sync that
+    /// failed had before it, any part is lost.
+    pub fn reopen(&self, random: &mut dyn FnMut() -> u64) {
+        let (mut state, own) = (self.lock(), self.file);
+        let (mut open, mut lost) = (Vec::new(), BTreeSet::new());
+        for (at, deed) in state.deeds.iter().enumerate() {
+            match deed {
+                Deed::Write { file, .. } if *file == own => open.push(at),
+                Deed::Sync { file } if *file == own => open.clear(),
+                Deed::LostSync { file } if *file == own => {
+                    lost.extend(open.drain(..).filter(|_| random().is_multiple_of(2)));
+                    lost.insert(at);
+                }
+                _ => {}
+            }
+        }
+        let mut numbers = 0..;
+        state.deeds.retain(|_| numbers.next().is_none_or(|at| !lost.contains(&at)));
+        let State { files, base, deeds, .. } = &mut *state;
+        files[own].clone_from(&base[own]);
+        for deed in deeds.iter() {
+            if let Deed::Write { file, offset, bytes } = deed
+                && *file == own
+            {
+                put(files, own, *offset, bytes);
+            }
+        }
+        deeds.push(Deed::Sync { file: own });
+    }
+
+    /// Whatever is planned does not happen.
+    pub fn mend(&self) {
+        self.lock().planned = None;
     }
 
     /// From now on there is no room to be set aside for what may come; or there is again.
