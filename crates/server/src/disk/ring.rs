@@ -82,10 +82,9 @@ impl Lane {
 impl State {
     /// Hands the kernel as much of the queue as it takes.
     fn push(&mut self, backing: &Backing) {
-        let state = self;
         let descriptor = types::Fd(backing.file.as_raw_fd());
-        while state.under_way.len() < DEPTH_MAX as usize
-            && let Some(transfer) = state.queue.pop_front()
+        while self.under_way.len() < DEPTH_MAX as usize
+            && let Some(transfer) = self.queue.pop_front()
         {
             let request = &transfer.request;
             let offset = request.block * BLOCK_BYTES as u64 + transfer.moved as u64;
@@ -106,31 +105,30 @@ impl State {
                     opcode::Fsync::new(descriptor).flags(types::FsyncFlags::DATASYNC).build()
                 }
             };
-            let number = state.next;
-            state.next += 1;
+            let number = self.next;
+            self.next += 1;
             let entry = entry.user_data(number);
             // SAFETY: the vectors are kept in `under_way` and the buffers by the target until the
             // request ends; the descriptor lives as long as the disk, whose `close` empties this first.
-            let pushed = unsafe { state.ring.submission().push(&entry) };
+            let pushed = unsafe { self.ring.submission().push(&entry) };
             // The queue is as long as requests may be under way, and submitted each time.
             pushed.expect("room in the submission queue");
-            state.under_way.insert(number, transfer);
+            self.under_way.insert(number, transfer);
         }
         // What the kernel does not take now (EAGAIN, EINTR) it takes with the next call, which comes
         // at the latest with the next completion in this lane, or with the loop's next tick.
-        if !state.ring.submission().is_empty() {
-            let _ = state.ring.submit();
+        if !self.ring.submission().is_empty() {
+            let _ = self.ring.submit();
         }
     }
 
     fn collect(&mut self) {
-        let state = self;
         let mut ended = Vec::new();
-        for completion in state.ring.completion() {
+        for completion in self.ring.completion() {
             ended.push((completion.user_data(), completion.result()));
         }
         for (number, result) in ended {
-            let Some(mut transfer) = state.under_way.remove(&number) else { continue };
+            let Some(mut transfer) = self.under_way.remove(&number) else { continue };
             let length = transfer.request.length();
             let failure = match result {
                 _ if -result == libc::EINTR || -result == libc::EAGAIN => None,
@@ -138,7 +136,7 @@ impl State {
                     transfer.moved += result as usize;
                     if transfer.moved >= length {
                         let tag = transfer.request.tag;
-                        state.done.push(DiskDone { tag, result: Ok(()) });
+                        self.done.push(DiskDone { tag, result: Ok(()) });
                         continue;
                     }
                     advance(&mut transfer.vectors, result as usize);
@@ -147,10 +145,10 @@ impl State {
                 _ => Some(DiskError::Os(-result)),
             };
             match failure {
-                None if !state.closed => state.queue.push_front(transfer),
+                None if !self.closed => self.queue.push_front(transfer),
                 failure => {
                     let result = Err(failure.unwrap_or(DiskError::Os(libc::ECANCELED)));
-                    state.done.push(DiskDone { tag: transfer.request.tag, result });
+                    self.done.push(DiskDone { tag: transfer.request.tag, result });
                 }
             }
         }
