@@ -5,6 +5,7 @@ mod common;
 use common::native::{connect, me};
 use common::{LIMIT, Place, noise, signal};
 use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -26,6 +27,14 @@ fn up(place: &Place, more: &[&str]) {
     words.push(&directory);
     words.extend(more);
     place.good(&words);
+}
+
+/// As [`up`]; gives where it is mounted.
+fn up_mounted(place: &Place) -> PathBuf {
+    let mount = place.path("mnt");
+    std::fs::create_dir(&mount).expect("made");
+    up(place, &["--mount", mount.to_str().expect("utf-8")]);
+    mount
 }
 
 fn open(pool: &Pool, name: &str) -> PoolFile {
@@ -254,9 +263,7 @@ fn work(mut file: impl Access, stop: &AtomicBool) -> (Known, usize) {
 #[test]
 fn servers_killed_one_at_a_time_under_verifying_writers_lose_nothing_that_was_synced() {
     let place = Place::new();
-    let mount = place.path("mnt");
-    std::fs::create_dir(&mount).expect("made");
-    up(&place, &["--mount", mount.to_str().expect("utf-8")]);
+    let mount = up_mounted(&place);
     // Three times what memory holds: not all is in memory when a server comes back.
     let ballast = noise(192 << 20);
     place.write("ballast", &ballast);
@@ -319,7 +326,7 @@ fn servers_killed_one_at_a_time_under_verifying_writers_lose_nothing_that_was_sy
 struct Borrower(Child);
 
 impl Borrower {
-    fn start(place: &Place, path: &std::path::Path) -> Borrower {
+    fn start(place: &Place, path: &Path) -> Borrower {
         let test = std::env::current_exe().expect("this test has a path");
         let library = test.with_file_name("libweir_preload.so");
         assert!(library.exists(), "{} was not built", library.display());
@@ -369,9 +376,7 @@ impl Drop for Borrower {
 #[test]
 fn a_program_that_was_lent_a_file_is_told_of_what_it_wrote_and_did_not_sync_alone() {
     let place = Place::new();
-    let mount = place.path("mnt");
-    std::fs::create_dir(&mount).expect("made");
-    up(&place, &["--mount", mount.to_str().expect("utf-8")]);
+    let mount = up_mounted(&place);
     let mut program = Borrower::start(&place, &mount.join("lent"));
     let mut idle = Borrower::start(&place, &mount.join("lent"));
     assert_eq!((program.does("write"), program.does("sync")), (0, 0));
