@@ -172,6 +172,11 @@ impl Shelf {
 }
 
 impl World {
+    /// Whether the error is one of those that tell of a kept server's files that are known to fail.
+    fn files_failed(&self, error: &Error) -> bool {
+        matches!(error.code, Code::Disk | Code::NoSpace) && self.disks_fail
+    }
+
     /// Journals that somebody waits for are written soon.
     pub(crate) fn bells_rung(&mut self) {
         let rung = std::mem::take(&mut *lock(&self.bells));
@@ -300,11 +305,6 @@ struct Program {
 }
 
 impl Program {
-    /// Whether the error is one of those that tell of a disk that is known to fail.
-    fn disk_failed(&self, error: &Error) -> bool {
-        matches!(error.code, Code::Disk | Code::NoSpace) && lock(&self.world).disks_fail
-    }
-
     /// How many lives the servers have lived.
     fn lives(&self) -> u64 {
         lock(&self.world).servers.iter().map(|server| server.life).sum()
@@ -331,7 +331,7 @@ impl Program {
         for _ in 1..SYNCS {
             match &result {
                 // What went wrong is told once. If it is well then, all of it is.
-                Err(error) if self.disk_failed(error) => result = file.sync().await,
+                Err(error) if lock(&self.world).files_failed(error) => result = file.sync().await,
                 _ => break,
             }
         }
@@ -365,7 +365,7 @@ impl Program {
                 }
                 return Ok(());
             }
-            Err(error) if self.disk_failed(&error) => return Ok(()),
+            Err(error) if lock(&self.world).files_failed(&error) => return Ok(()),
             Err(error) => return Err(error),
         };
         let right = self.know(name, |known| bytes[..found] == known.live[..]);
@@ -389,7 +389,7 @@ impl Program {
             // Only the death of a server excuses errors, and only some if it is back.
             let lost = matches!(error.code, Code::ServerLost | Code::Lost | Code::Busy);
             let died = world.deaths.iter().flatten().any(|&at_us| at_us >= self.since_us);
-            let disk = matches!(error.code, Code::Disk | Code::NoSpace) && world.disks_fail;
+            let disk = world.files_failed(&error);
             if world.servers.iter().all(|server| server.alive) && !(died && lost) && !disk {
                 let place = self.place;
                 world.fail(|| format!("client {place}: {:?}: {error}", error.code));
