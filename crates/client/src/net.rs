@@ -331,8 +331,8 @@ impl Shared {
     /// A connection can receive or send.
     fn ready(&self, stream: &Stream, event: Event, now_ms: u64) {
         let mut ended = Vec::new();
-        let mut state = lock(&stream.state);
-        let state = &mut *state;
+        let mut guard = lock(&stream.state);
+        let state = &mut *guard;
         let Some(link) = &mut state.link else {
             return;
         };
@@ -382,6 +382,8 @@ impl Shared {
             }
         }
         self.transmit(stream, state, now_ms);
+        // Whoever is woken has its next request to send.
+        drop(guard);
         end(ended);
     }
 
