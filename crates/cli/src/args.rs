@@ -510,8 +510,8 @@ Examples:
   weir scrub results --rate 200M
   weir scrub results --json
 
-Of a pool that is up, the data is read and verified while it is used; of one that is down, all that
-there is. Exit status: 0 all is as it was written, 1 something is not")]
+A pool that is up is used meanwhile. Nothing is changed, but that a journal that has gone bad under a
+pool that is up is written anew. Exit status: 0 all is as it was written, 1 something is not")]
 pub(crate) struct Scrub {
     /// The pool's name
     #[arg(value_parser = state::check_name)]

@@ -182,14 +182,18 @@ fn scrub_up(options: &args::Scrub, directory: &PoolDirectory) -> Outcome<u8> {
             ..ScrubReport::default()
         };
         let report = report.unwrap_or_else(failed);
-        let verified = format!("{} in {} chunks", size::show(report.done), report.chunks);
+        let verified = verified(report.done, report.chunks, report.records);
         let json = serde_json::json!({
-            "server": index, "chunks": report.chunks, "bytes": report.done, "errors": report.bad,
-            "error_count": report.errors,
+            "server": index, "records": report.records, "chunks": report.chunks, "bytes": report.done,
+            "errors": report.bad, "error_count": report.errors,
         });
         verdict.server(index, &verified, report.errors, &report.bad, json)?;
     }
     verdict.end()
+}
+
+fn verified(bytes: u64, chunks: u64, records: u64) -> String {
+    format!("{} in {chunks} chunks and {records} records", size::show(bytes))
 }
 
 /// What `weir scrub` tells of a pool's servers, one after the other.
@@ -262,8 +266,7 @@ pub(crate) fn scrub(options: &args::Scrub) -> Outcome<u8> {
             }
             Err(error) => (weir_server::Scrubbed::default(), vec![error.to_string()]),
         };
-        let (bytes, chunks, records) = (size::show(found.bytes), found.chunks, found.records);
-        let verified = format!("{bytes} in {chunks} chunks and {records} records");
+        let verified = verified(found.bytes, found.chunks, found.records);
         let json = serde_json::json!({
             "server": index, "directory": directory, "records": found.records, "chunks": found.chunks,
             "bytes": found.bytes, "errors": errors,

@@ -5,6 +5,8 @@ mod common;
 use common::native::{connect, me};
 use common::{Place, noise, signal};
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_client::Pool;
@@ -97,20 +99,17 @@ fn missing_foreign_and_spoilt_disks_are_refused() {
     assert!(scrubbed["servers"][0]["bytes"].as_u64() > Some(1000), "{scrubbed}");
     assert_eq!(scrubbed["servers"][1]["errors"], serde_json::json!([]));
     // A bit of the data.
-    let path = place.path("disk/server-0/blocks");
-    let spoil = || {
-        use std::os::unix::fs::FileExt;
-        let file = std::fs::File::options().read(true).write(true).open(&path).expect("opens");
-        let mut byte = [0];
-        file.read_exact_at(&mut byte, (1 << 20) + 20_000).expect("read");
-        file.write_all_at(&[byte[0] ^ 4], (1 << 20) + 20_000).expect("written");
+    let blocks = place.path("disk/server-0/blocks");
+    let spoil = || spoil_at(&blocks, (1 << 20) + 20_000);
+    let bad_scrub = |words: &[&str]| {
+        let scrubbed = place.weir(&["scrub", "k"]);
+        assert_eq!(scrubbed.status, 1, "{}{}", scrubbed.stdout, scrubbed.stderr);
+        for word in words {
+            assert!(scrubbed.stdout.contains(word), "{word}: {}", scrubbed.stdout);
+        }
     };
     spoil();
-    let scrubbed = place.weir(&["scrub", "k"]);
-    assert_eq!(scrubbed.status, 1, "{}{}", scrubbed.stdout, scrubbed.stderr);
-    for word in ["server-0/blocks: ", "inode ", "object offset ", "wrong checksum"] {
-        assert!(scrubbed.stdout.contains(word), "{}", scrubbed.stdout);
-    }
+    bad_scrub(&["server-0/blocks: ", "inode ", "object offset ", "wrong checksum"]);
     // The pool comes up; who reads those bytes is told.
     place.good(&["up", "k"]);
     place.bad(&["cp", "weir:/file", "again"], 1, &["wrong checksum on disk"]);
@@ -120,18 +119,39 @@ fn missing_foreign_and_spoilt_disks_are_refused() {
     assert!(place.good(&["scrub", "k"]).contains("0 errors"));
     // What goes bad while the pool is up is found, too, and counted.
     spoil();
-    let scrubbed = place.weir(&["scrub", "k"]);
-    assert_eq!(scrubbed.status, 1, "{}{}", scrubbed.stdout, scrubbed.stderr);
-    for word in ["inode ", "object offset ", "wrong checksum"] {
-        assert!(scrubbed.stdout.contains(word), "{}", scrubbed.stdout);
-    }
+    bad_scrub(&["inode ", "object offset ", "wrong checksum"]);
     let status = place.json(&["status", "k", "--json"]);
     assert_eq!(status["pools"][0]["servers"][0]["targets"][0]["scrub_errors"], 1, "{status}");
     spoil();
+    // So is what goes bad in a journal, up to what was synced last, which nothing that follows shows.
+    let path = place.path("disk/server-0/metadata");
+    let found = place.json(&["scrub", "k", "--json"]);
+    assert!(found["servers"][0]["records"].as_u64() > Some(1), "{found}");
+    let whole = std::fs::read(&path).expect("read");
+    let last = whole.windows(4).rposition(|bytes| bytes == b"wfrm").expect("a frame");
+    spoil_at(&path, last as u64 + 60);
+    bad_scrub(&["server-0/metadata", "frame ", "checksum", "written anew"]);
+    // What it said was in memory: it is written anew, and the pool comes back.
+    let until = Instant::now() + Duration::from_secs(20);
+    while place.weir(&["scrub", "k"]).status != 0 {
+        assert!(Instant::now() < until, "the journal stays as it was");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    place.good(&["down", "k"]);
+    place.good(&["up", "k"]);
     place.good(&["cp", "weir:/file", "again"]);
     assert!(std::fs::read(place.path("again")).expect("read") == noise(100_000));
     place.good(&["down", "--destroy", "k"]);
     place.nothing_left();
+}
+
+/// A bit of a file is another; the second time it is as it was.
+fn spoil_at(path: &Path, offset: u64) {
+    let file = std::fs::File::options().read(true).write(true).open(path).expect("opens");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).expect("read");
+    file.write_all_at(&[byte[0] ^ 4], offset).expect("written");
+    file.sync_all().expect("synced");
 }
 
 fn at(name: &str) -> At {

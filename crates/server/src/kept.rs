@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use weir_core::checksum;
 use weir_core::error::{Code, Error, Result};
-use weir_core::journal::{self, Identity, Options, Sink};
+use weir_core::journal::{self, Identity, Journal, Options, Sink};
 use weir_core::layout::Member;
 use weir_core::service::Scrub;
 use weir_core::service::meta::{JournaledStore, MetaStore};
@@ -194,10 +194,10 @@ impl Kept {
             }
         };
         target.keep(writer.journal());
+        let mut journals = vec![Written::new(writer.journal(), &path, journal.identity)];
         let advanced = Arc::downgrade(&target);
         let advanced =
             move || advanced.upgrade().iter().for_each(|target| target.journal_advanced());
-        let scrub = scrubber(&target, read);
         let mut threads = vec![JournalThread::start(writer, target.sources(), advanced)?];
         let mut store: Option<Box<dyn MetaStore>> = None;
         if options.names {
@@ -216,21 +216,28 @@ impl Kept {
                     JournaledStore::create(medium, &journal, metadata_memory)?
                 }
             };
+            journals.push(Written::new(writer.journal(), &path, journal.identity));
             threads.push(JournalThread::start(writer, names.sources(), || ())?);
             store = Some(Box::new(names));
         }
+        let scrub = scrubber(&target, read, journals);
         Ok(Kept { target, disk, store, threads, scrub, label: file })
     }
 }
 
-/// Verifies a target's disk while it serves, when somebody asks for it.
-fn scrubber(target: &Arc<Target>, disk: File) -> Arc<Scrub> {
+/// Verifies a target's disk and the journals while they serve, when somebody asks for it.
+fn scrubber(target: &Arc<Target>, disk: File, journals: Vec<Written>) -> Arc<Scrub> {
     let (target, disk) = (Arc::downgrade(target), Arc::new(disk));
+    let journals = Arc::new(journals);
     Scrub::new(Box::new(move |book, rate| {
-        let (target, disk) = (target.clone(), disk.clone());
+        let (target, disk, journals) = (target.clone(), disk.clone(), journals.clone());
         let read = move || {
             yield_to_others();
-            read_all(&target, &disk, &book, rate);
+            let mut pace = Pace { began: Instant::now(), done: 0, rate };
+            for journal in &*journals {
+                journal.look_through(&book, &mut pace);
+            }
+            read_all(&target, &disk, &book, &mut pace);
             book.end();
         };
         let thread = std::thread::Builder::new().name("weir-scrub".to_owned()).spawn(read);
@@ -249,13 +256,97 @@ fn yield_to_others() {
     unsafe { libc::syscall(libc::SYS_ioprio_set, WHO_PROCESS, THIS_THREAD, IDLE) };
 }
 
-/// Reads all copies of chunks that there are, `rate` bytes in a second at most, until the target is gone.
-fn read_all(target: &Weak<Target>, disk: &File, book: &Scrub, rate: u64) {
+/// How fast somebody reads.
+struct Pace {
+    began: Instant,
+    /// Bytes read.
+    done: u64,
+    /// Bytes in a second, at most.
+    rate: u64,
+}
+
+impl Pace {
+    /// So many bytes more have been read: waits until they may have been.
+    fn keep(&mut self, bytes: u64) {
+        self.done += bytes;
+        let due = Duration::from_secs_f64(self.done as f64 / self.rate as f64);
+        std::thread::sleep(due.saturating_sub(self.began.elapsed()).min(PAUSE_MAX));
+    }
+}
+
+/// A journal that is being written, to be verified meanwhile.
+struct Written {
+    journal: Weak<Journal>,
+    path: PathBuf,
+    identity: Identity,
+}
+
+/// So often a journal is read anew, because it was written over while it was read.
+const TRIES_MAX: u32 = 16;
+
+impl Written {
+    fn new(journal: &Arc<Journal>, path: &Path, identity: Identity) -> Written {
+        Written { journal: Arc::downgrade(journal), path: path.to_owned(), identity }
+    }
+
+    /// Verifies all of it that is safe by now.
+    fn look_through(&self, book: &Scrub, pace: &mut Pace) {
+        for tries in 0..TRIES_MAX {
+            let Some(mark) = self.journal.upgrade().map(|journal| journal.mark()) else { return };
+            // Whoever was overtaken a few times runs.
+            let pace = (tries < TRIES_MAX / 2).then_some(&mut *pace);
+            let mut look = Paced { records: 0, bytes: 0, unpaced: 0, pace };
+            let checked = FileMedium::open_to_read(&self.path).and_then(|medium| {
+                journal::check_until(medium, &Options::new(self.identity), mark, &mut look)
+            });
+            let (records, bytes) = (look.records, look.bytes);
+            let Err(error) = checked else { return book.looked_through(bytes, records, None) };
+            let Some(journal) = self.journal.upgrade() else { return };
+            if journal.mark().is_of_superblock(mark) {
+                // All that it says is in memory, too.
+                journal.renew();
+                let error = error.on("verify", self.path.display());
+                let error = error.so("written anew from memory; verify it again in a moment");
+                return book.looked_through(bytes, records, Some(error));
+            }
+        }
+        let cause = format!("written over {TRIES_MAX} times while it was read");
+        let error = Error::because(Code::Busy, cause).on("verify", self.path.display());
+        book.looked_through(0, 0, Some(error.so("not verified; again, when less is changed")));
+    }
+}
+
+/// Counts a journal's records, at a pace.
+struct Paced<'a> {
+    records: u64,
+    bytes: u64,
+    /// Those of which the pace has not heard.
+    unpaced: u64,
+    pace: Option<&'a mut Pace>,
+}
+
+/// Read between two looks at the clock: bytes.
+const PACED_BYTES: u64 = 64 << 10;
+
+impl Sink for Paced<'_> {
+    fn record(&mut self, record: &[u8]) -> Result<()> {
+        self.records += 1;
+        self.bytes += record.len() as u64;
+        self.unpaced += record.len() as u64;
+        if self.unpaced >= PACED_BYTES {
+            let bytes = std::mem::take(&mut self.unpaced);
+            self.pace.iter_mut().for_each(|pace| pace.keep(bytes));
+        }
+        Ok(())
+    }
+}
+
+/// Reads all copies of chunks that there are, at a pace, until the target is gone.
+fn read_all(target: &Weak<Target>, disk: &File, book: &Scrub, pace: &mut Pace) {
     // The disk is read past the page cache, into whole blocks of memory.
     let mut memory = vec![0; CHUNK_BYTES + BLOCK_BYTES];
     let skipped = memory.as_ptr().align_offset(BLOCK_BYTES);
     let memory = &mut memory[skipped..skipped + CHUNK_BYTES];
-    let (began, mut done) = (Instant::now(), 0);
     let mut place = Place::default();
     loop {
         let Some(found) = target.upgrade().map(|target| target.placed(&mut place)) else { return };
@@ -266,9 +357,7 @@ fn read_all(target: &Weak<Target>, disk: &File, book: &Scrub, rate: u64) {
             let Some(target) = target.upgrade() else { return };
             book.looked(&placed, look(&target, disk, &placed, memory));
             drop(target);
-            done += placed.place().1 as u64;
-            let due = Duration::from_secs_f64(done as f64 / rate as f64);
-            std::thread::sleep(due.saturating_sub(began.elapsed()).min(PAUSE_MAX));
+            pace.keep(placed.place().1 as u64);
         }
     }
 }

@@ -22,7 +22,7 @@ mod tests;
 pub mod twin;
 mod writer;
 
-pub use open::{check, create, open};
+pub use open::{check, check_until, create, open};
 pub use writer::Writer;
 
 use crate::error::{Code, Error, Result};
@@ -157,12 +157,31 @@ pub struct Journal {
     /// How often it was opened, this time included; 0 while it is being opened.
     life: AtomicU64,
     tight: AtomicBool,
+    renewed: AtomicBool,
     state: Mutex<State>,
     bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
+/// What of a journal is safe, in its own count: what [`check_until`] finds, or something is wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    /// The superblock that counts.
+    pub(in crate::journal) generation: u64,
+    /// Frames of the log, from the first one ever.
+    pub(in crate::journal) frames: u64,
+}
+
+impl Mark {
+    /// Whether the same superblock counts.
+    pub fn is_of_superblock(self, other: Mark) -> bool {
+        self.generation == other.generation
+    }
+}
+
 #[derive(Default)]
 struct State {
+    /// What the writer has synced.
+    mark: Mark,
     /// Records, each with its length in front, to be written.
     pending: Vec<u8>,
     /// Records appended, and of those how many are safe.
@@ -188,9 +207,9 @@ impl Journal {
     fn new(segment_bytes: u64) -> Arc<Journal> {
         let record_bytes_max =
             segment_bytes as usize - BLOCK_BYTES - format::FRAME_HEAD_BYTES - size_of::<u32>();
-        let (life, tight) = (AtomicU64::new(0), AtomicBool::new(false));
+        let (life, tight, renewed) = Default::default();
         let (state, bell) = (Mutex::default(), OnceLock::new());
-        Arc::new(Journal { record_bytes_max, life, tight, state, bell })
+        Arc::new(Journal { record_bytes_max, life, tight, renewed, state, bell })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -277,6 +296,22 @@ impl Journal {
     /// How many of those, the first ones, are safe.
     pub fn durable(&self) -> u64 {
         self.lock().durable
+    }
+
+    /// How far it is safe. Nothing below the mark is written over before there is one of another
+    /// superblock.
+    pub fn mark(&self) -> Mark {
+        self.lock().mark
+    }
+
+    fn set_mark(&self, mark: Mark) {
+        self.lock().mark = mark;
+    }
+
+    /// Has a checkpoint made, due or not: what there is on the medium now is then needed no more.
+    pub fn renew(&self) {
+        self.renewed.store(true, Ordering::Relaxed);
+        self.ring();
     }
 
     /// Has what waits written soon, though nobody waits for it.

@@ -2,7 +2,7 @@
 
 use super::format::{Frame, LOG, SUPERBLOCKS, Segment, Superblock, frame_bytes};
 use super::writer::{Space, Writer, offset_of, records};
-use super::{BLOCK_BYTES, Journal, Medium, Options, Sink, check_segment_bytes};
+use super::{BLOCK_BYTES, Journal, Mark, Medium, Options, Sink, check_segment_bytes};
 use crate::error::{Code, Error, Result};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
@@ -75,6 +75,36 @@ pub fn check<M: Medium>(medium: M, options: &Options, sink: &mut dyn Sink) -> Re
     read(medium, options, sink).map(drop)
 }
 
+/// Reads a journal that is being written, up to a mark of its. What it says is only true if the journal's
+/// mark is of the same superblock afterwards: else something may have been written over meanwhile.
+///
+/// # Errors
+/// [`Code::Damaged`] if not everything up to the mark is as it was synced; what the sink or the medium say.
+pub fn check_until<M: Medium>(
+    mut medium: M,
+    options: &Options,
+    mark: Mark,
+    sink: &mut dyn Sink,
+) -> Result<()> {
+    let superblock = read_superblock(&mut medium, options)?;
+    if superblock.generation < mark.generation {
+        let cause = format!("superblock {} does not match its checksum", mark.generation);
+        return Err(damaged(cause));
+    }
+    let mut writer = fresh(medium, options, superblock);
+    let mut reader = Reader::scan(&mut writer)?;
+    reader.snapshot(&mut writer, sink)?;
+    reader.log(&mut writer, &mut |record| sink.record(record))?;
+    // Behind the mark there may be more, and half of it.
+    match writer.next >= mark.frames {
+        true => Ok(()),
+        false => Err(damaged(format!(
+            "frame {} of the log, at offset {} or behind, does not match its checksum",
+            writer.next, reader.end
+        ))),
+    }
+}
+
 /// Gives the newest life that there is, too.
 fn read<M: Medium>(
     mut medium: M,
@@ -125,6 +155,8 @@ struct Reader {
     headless: Vec<u64>,
     /// The newest life in any head.
     life: u64,
+    /// Where the log ended, as far as it was read: bytes.
+    end: u64,
     done: u64,
     all: u64,
 }
@@ -153,7 +185,8 @@ impl Reader {
         writer.space.count = index;
         let snapshot = writer.superblock.snapshot_segments;
         let log = segments.range((LOG, writer.superblock.log_start)..(LOG + 1, 0)).count() as u64;
-        Ok(Reader { segments, headless, life, done: 0, all: (snapshot + log) * segment_bytes })
+        let all = (snapshot + log) * segment_bytes;
+        Ok(Reader { segments, headless, life, end: 0, done: 0, all })
     }
 
     fn segment<M: Medium>(&mut self, writer: &mut Writer<M>, index: u64) -> Result<Vec<u8>> {
@@ -228,6 +261,7 @@ impl Reader {
                 at += frame_bytes(payload.len());
                 writer.log_bytes += frame_bytes(payload.len()) as u64;
             }
+            self.end = offset_of(writer.superblock.segment_bytes, index) + at as u64;
             if writer.next == first {
                 break;
             }

@@ -236,6 +236,61 @@ fn a_spoilt_byte_in_what_was_synced_is_never_passed_over() {
     assert!(refused > 10, "only {refused} noticed");
 }
 
+fn check_at(bytes: Vec<u8>, mark: Mark) -> Result<()> {
+    check_until(Recorder::new(bytes), &options(), mark, &mut Map::new())
+}
+
+#[test]
+fn a_journal_is_verified_while_it_is_written() {
+    let mut random = generator(5);
+    let disk = Recorder::default();
+    let mut writer = create(disk.clone(), &options()).expect("made");
+    let (journal, owner) = (writer.journal().clone(), Owner::default());
+    let (mut superblocks, mut kept_up) = (0, 0);
+    for _ in 0..300 {
+        let before = journal.mark();
+        for _ in 0..random() % 6 {
+            let value = vec![random() as u8; (random() % 3000) as usize];
+            owner.put(&journal, (random() % 24) as u32, value).expect("appends");
+        }
+        let image = disk.bytes();
+        writer.pump(|| owner.source()).expect("writes");
+        check_at(disk.bytes(), journal.mark()).expect("all of it is there");
+        // Half of what was being written, seen by somebody who asked before.
+        let (written, mark) = (disk.bytes(), journal.mark());
+        let torn = written.iter().enumerate().map(|(at, byte)| {
+            if at % (2 * BLOCK_BYTES) < BLOCK_BYTES { *image.get(at).unwrap_or(&0) } else { *byte }
+        });
+        if mark.is_of_superblock(before) {
+            check_at(torn.collect(), before).expect("what was safe is there still");
+            kept_up += 1;
+        } else {
+            superblocks += 1;
+        }
+    }
+    assert!(superblocks > 5 && kept_up > 100, "{superblocks}, {kept_up}");
+    // A spoilt byte is seen wherever coming back would stumble over it, and in the last flush too.
+    owner.put(&journal, 3, vec![9; 10_000]).expect("appends");
+    writer.flush().expect("writes");
+    let (bytes, mark) = (disk.bytes(), journal.mark());
+    let (mut refused, mut more) = (0, 0);
+    for offset in (0..bytes.len()).step_by(509) {
+        let mut spoilt = bytes.clone();
+        spoilt[offset] ^= 0x10;
+        let seen = check_at(spoilt.clone(), mark).map_err(|error| {
+            assert_eq!(error.code, Code::Damaged, "{error}");
+        });
+        match reopen(spoilt) {
+            Err(_) => {
+                assert!(seen.is_err(), "byte {offset}");
+                refused += 1;
+            }
+            Ok(_) => more += usize::from(seen.is_err()),
+        }
+    }
+    assert!(refused > 10 && more > 10_000 / 509 / 2, "{refused}, {more}");
+}
+
 #[test]
 fn other_formats_and_owners_are_refused() {
     let disk = Recorder::default();

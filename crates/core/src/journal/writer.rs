@@ -1,7 +1,7 @@
 //! The writer's side: frames, segments and checkpoints.
 
 use super::format::{FRAME_HEAD_BYTES, Frame, LOG, SUPERBLOCKS, Segment, Superblock, frame_bytes};
-use super::{BLOCK_BYTES, Journal, Medium, Options, Pending, Source};
+use super::{BLOCK_BYTES, Journal, Mark, Medium, Options, Pending, Source};
 use crate::error::{Code, Error, Result};
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -166,7 +166,8 @@ impl<M: Medium> Writer<M> {
 
     fn is_due(&self) -> bool {
         let snapshot = self.snapshot.len() as u64 * self.superblock.segment_bytes;
-        self.log_bytes > self.options.log_bytes_min.max(snapshot)
+        self.journal.renewed.swap(false, Ordering::Relaxed)
+            || self.log_bytes > self.options.log_bytes_min.max(snapshot)
     }
 
     /// Gives how many bytes were written.
@@ -227,6 +228,7 @@ impl<M: Medium> Writer<M> {
         }
         self.medium.sync()?;
         self.next = next;
+        self.tell_mark();
         self.log_bytes += written as u64;
         self.journal.settle(Ok(position));
         Ok(written)
@@ -330,6 +332,12 @@ impl<M: Medium> Writer<M> {
         self.medium.write(slot, &superblock.encode(&self.options.identity))?;
         self.medium.sync()?;
         self.superblock = superblock;
+        // Before what the older one needs is used for something else.
+        self.tell_mark();
         Ok(())
+    }
+
+    fn tell_mark(&self) {
+        self.journal.set_mark(Mark { generation: self.superblock.generation, frames: self.next });
     }
 }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::wire::control::ScrubReport;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bad chunks that are named; the others are counted.
+/// What is bad and named; more is counted.
 const NAMED_MAX: usize = 64;
 
 /// Reads what is on disk, at so many bytes in a second, and tells the book; runs by itself.
@@ -50,16 +50,28 @@ impl Scrub {
         let mut report = self.lock();
         report.done += placed.place().1 as u64;
         report.chunks += 1;
-        if let Some(error) = bad {
-            report.errors += 1;
-            if report.bad.len() < NAMED_MAX {
-                report.bad.push(error.to_string());
-            }
-        }
+        note(&mut report, bad);
+    }
+
+    /// A journal was looked at: so many bytes in so many records; `bad`: what is wrong with it.
+    pub fn looked_through(&self, bytes: u64, records: u64, bad: Option<Error>) {
+        let mut report = self.lock();
+        report.all += bytes;
+        report.done += bytes;
+        report.records += records;
+        note(&mut report, bad);
     }
 
     /// All was looked at, or nobody goes on.
     pub fn end(&self) {
         self.lock().running = false;
+    }
+}
+
+fn note(report: &mut ScrubReport, bad: Option<Error>) {
+    let Some(error) = bad else { return };
+    report.errors += 1;
+    if report.bad.len() < NAMED_MAX {
+        report.bad.push(error.to_string());
     }
 }

@@ -110,9 +110,11 @@ pub struct ScrubReport {
     pub all: u64,
     /// Chunks verified.
     pub chunks: u64,
-    /// Chunks that are not as they were written.
+    /// Records of journals verified.
+    pub records: u64,
+    /// Chunks and journals that are not as they were written.
     pub errors: u64,
-    /// The first of them: which part of which object, and why.
+    /// The first of them: which part of which object, or of which journal, and why.
     pub bad: Vec<String>,
 }
 

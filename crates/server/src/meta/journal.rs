@@ -132,9 +132,8 @@ impl FileMedium {
             Ok((file, length))
         };
         let (file, length) = open().map_err(|error| system("open journal", path, &error))?;
-        if write {
-            forget_cached(&file).map_err(|error| system("sync journal", path, &error))?;
-        }
+        let fresh = if write { forget_cached(&file) } else { drop_cached(&file) };
+        fresh.map_err(|error| system("sync journal", path, &error))?;
         Ok(FileMedium { file, path: path.to_owned(), length, named: None, ahead: None })
     }
 
@@ -174,6 +173,11 @@ impl FileMedium {
 /// written behind it synced, a power cut would leave a journal with a hole.
 fn forget_cached(file: &File) -> std::io::Result<()> {
     file.sync_all()?;
+    drop_cached(file)
+}
+
+/// Has the kernel read from the disk what is there as it is in the page cache.
+fn drop_cached(file: &File) -> std::io::Result<()> {
     // SAFETY: a valid descriptor of a file of our own.
     match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
         0 => Ok(()),
