@@ -18,6 +18,9 @@ pub(crate) enum Ended {
     Failed,
 }
 
+/// More jobs than this without time passing never end: ten thousand clients have some hundred thousand.
+const JOBS_AT_ONCE_MAX: u64 = 10_000_000;
+
 struct Task {
     client: usize,
     awaited: bool,
@@ -62,7 +65,14 @@ impl Sim {
     }
 
     fn run_jobs(&mut self) {
+        let mut count = 0;
         while let Some(job) = self.ready.pop() {
+            count += 1;
+            if count > JOBS_AT_ONCE_MAX {
+                let cause = "tasks call each other again and again, and no time passes";
+                lock(&self.world).fail(|| cause.to_owned());
+                return;
+            }
             match job {
                 Job::Request { server, life, task } => {
                     lock(&self.world).server_job(server, life, task);

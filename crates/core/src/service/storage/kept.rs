@@ -395,8 +395,9 @@ impl State {
         let Some(ledger) = &mut tier.ledger else { return };
         let settled = ledger.settle(&mut tier.space);
         let Some(journal) = ledger.journal.clone() else { return };
-        if settled || journal.failure().is_some() {
-            // There is room on disk again, or never will be.
+        if settled || ledger.fails_now() {
+            // There is room on disk again, or never will be. That is told once: whoever were called each
+            // time that he looks would look for ever.
             self.memory_came_back();
         }
         let tier = self.chunks.tier.as_ref().expect("a kept target has a disk");

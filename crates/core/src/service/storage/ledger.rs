@@ -85,6 +85,8 @@ struct Loose {
 pub(super) struct Ledger {
     /// None: the target is just coming back.
     pub(super) journal: Option<Arc<Journal>>,
+    /// Whoever waits has been told that the journal has failed.
+    failure_told: bool,
     pages: Vec<Box<[Said; PAGE_RECORDS]>>,
     /// Chunks that have changed since they were recorded: memory is ahead of the disk.
     dirty: BTreeSet<Key>,
@@ -109,6 +111,7 @@ impl Ledger {
     pub(super) fn new() -> Ledger {
         Ledger {
             journal: None,
+            failure_told: false,
             pages: Vec::new(),
             dirty: BTreeSet::new(),
             ready: BTreeSet::new(),
@@ -282,7 +285,18 @@ impl Ledger {
 
     /// Whether blocks will come back when the journal has gone on.
     pub(super) fn blocks_come(&self) -> bool {
-        !self.due.is_empty() || !self.ready.is_empty() || !self.loose.is_empty()
+        let some = !self.due.is_empty() || !self.ready.is_empty() || !self.loose.is_empty();
+        some && !self.has_failed()
+    }
+
+    /// Whether nothing becomes safe any more.
+    fn has_failed(&self) -> bool {
+        self.journal.as_ref().is_some_and(|journal| journal.failure().is_some())
+    }
+
+    /// Whether the journal has failed, once.
+    pub(super) fn fails_now(&mut self) -> bool {
+        self.has_failed() && !std::mem::replace(&mut self.failure_told, true)
     }
 
     /// Chunks that can be recorded at once.
