@@ -552,6 +552,9 @@ impl<R: Rpc> Fs<R> {
         // its server died is made once more to the next life: a kept target is the same still, and
         // another one refuses.
         let (mut died, mut deaths) = (None, 0);
+        // A server that is just coming back cannot take what it is shown. If it is whole by the time that
+        // the request arrives, that was shown to nobody: it is shown again with the next try.
+        let mut shown_again = call.capability.is_none();
         loop {
             let again = Call {
                 body: call.body.clone(),
@@ -573,6 +576,9 @@ impl<R: Rpc> Fs<R> {
                 Err(error) if error.code == Code::Lost && deaths < DEATHS_MAX && to_target => {
                     deaths += 1;
                     died = Some(error);
+                }
+                Err(error) if error.code == Code::NoCapability && !shown_again => {
+                    shown_again = true;
                 }
                 Err(error) if error.code == Code::NotFormed => return Err(died.unwrap_or(error)),
                 other => return other,
