@@ -20,7 +20,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use weir_core::checksum;
 use weir_core::error::{Code, Error, Result};
-use weir_core::journal::{self, Identity, Journal, Options, Sink};
+use weir_core::journal::{self, Identity, Journal, Medium, Options, Sink};
 use weir_core::layout::Member;
 use weir_core::service::Scrub;
 use weir_core::service::meta::{JournaledStore, MetaStore};
@@ -295,11 +295,12 @@ impl Written {
             let Some(mark) = self.journal.upgrade().map(|journal| journal.mark()) else { return };
             // Whoever was overtaken a few times runs.
             let pace = (tries < TRIES_MAX / 2).then_some(&mut *pace);
-            let mut look = Paced { records: 0, bytes: 0, unpaced: 0, pace };
-            let checked = FileMedium::open_to_read(&self.path).and_then(|medium| {
-                journal::check_until(medium, &Options::new(self.identity), mark, &mut look)
+            let mut tally = Tally::default();
+            let checked = FileMedium::open_to_read(&self.path).and_then(|file| {
+                let options = Options::new(self.identity);
+                journal::check_until(Paced { file, pace }, &options, mark, &mut tally)
             });
-            let (records, bytes) = (look.records, look.bytes);
+            let Tally { records, bytes } = tally;
             let Err(error) = checked else { return book.looked_through(bytes, records, None) };
             let Some(journal) = self.journal.upgrade() else { return };
             if journal.mark().is_of_superblock(mark) {
@@ -316,27 +317,45 @@ impl Written {
     }
 }
 
-/// Counts a journal's records, at a pace.
+/// A journal's file, read at a pace: of what is on disk, not of the records in it, which may be few.
 struct Paced<'a> {
-    records: u64,
-    bytes: u64,
-    /// Those of which the pace has not heard.
-    unpaced: u64,
+    file: FileMedium,
     pace: Option<&'a mut Pace>,
 }
 
-/// Read between two looks at the clock: bytes.
-const PACED_BYTES: u64 = 64 << 10;
+impl Medium for Paced<'_> {
+    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<()> {
+        for (part, at) in into.chunks_mut(CHUNK_BYTES).zip((offset..).step_by(CHUNK_BYTES)) {
+            self.file.read(at, part)?;
+            self.pace.iter_mut().for_each(|pace| pace.keep(part.len() as u64));
+        }
+        Ok(())
+    }
 
-impl Sink for Paced<'_> {
+    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.file.write(offset, bytes)
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.file.sync()
+    }
+
+    fn length(&mut self) -> Result<u64> {
+        self.file.length()
+    }
+}
+
+/// Counts a journal's records, and the bytes in them.
+#[derive(Default)]
+struct Tally {
+    records: u64,
+    bytes: u64,
+}
+
+impl Sink for Tally {
     fn record(&mut self, record: &[u8]) -> Result<()> {
         self.records += 1;
         self.bytes += record.len() as u64;
-        self.unpaced += record.len() as u64;
-        if self.unpaced >= PACED_BYTES {
-            let bytes = std::mem::take(&mut self.unpaced);
-            self.pace.iter_mut().for_each(|pace| pace.keep(bytes));
-        }
         Ok(())
     }
 }
@@ -528,4 +547,24 @@ fn make_label(path: &Path, incarnation: Incarnation) -> std::io::Result<File> {
     file.sync_all()?;
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()?;
     Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_is_read_at_the_pace_however_little_is_in_it() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let path = directory.path().join("journal");
+        let mut file = FileMedium::create(&path).expect("made");
+        file.write(0, &vec![7; 1 << 20]).expect("written");
+        let began = Instant::now();
+        let mut pace = Pace { began, done: 0, rate: 4 << 20 };
+        let mut paced = Paced { file, pace: Some(&mut pace) };
+        let mut bytes = vec![0; 1 << 20];
+        paced.read(0, &mut bytes).expect("reads");
+        assert!(began.elapsed() >= Duration::from_millis(250), "{:?}", began.elapsed());
+        assert!(bytes.iter().all(|&byte| byte == 7));
+    }
 }
