@@ -157,6 +157,7 @@ pub struct Journal {
     /// How often it was opened, this time included; 0 while it is being opened.
     life: AtomicU64,
     tight: AtomicBool,
+    /// A checkpoint is asked for.
     renewed: AtomicBool,
     state: Mutex<State>,
     bell: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -312,6 +313,11 @@ impl Journal {
     pub fn renew(&self) {
         self.renewed.store(true, Ordering::Relaxed);
         self.ring();
+    }
+
+    /// Whether [`Journal::renew`] was called, once.
+    fn take_renewal(&self) -> bool {
+        self.renewed.swap(false, Ordering::Relaxed)
     }
 
     /// Has what waits written soon, though nobody waits for it.

@@ -132,7 +132,7 @@ impl<M: Medium> Writer<M> {
     fn try_pump(&mut self, source: impl FnOnce() -> Box<dyn Source>) -> Result<bool> {
         let written = self.try_flush()?;
         self.journal.tight.store(self.medium.is_tight(), Ordering::Relaxed);
-        if self.checkpoint.is_none() && self.is_due() {
+        if self.checkpoint.is_none() && (self.journal.take_renewal() || self.is_due()) {
             self.begin(source());
         }
         if self.checkpoint.is_some() {
@@ -166,8 +166,7 @@ impl<M: Medium> Writer<M> {
 
     fn is_due(&self) -> bool {
         let snapshot = self.snapshot.len() as u64 * self.superblock.segment_bytes;
-        self.journal.renewed.swap(false, Ordering::Relaxed)
-            || self.log_bytes > self.options.log_bytes_min.max(snapshot)
+        self.log_bytes > self.options.log_bytes_min.max(snapshot)
     }
 
     /// Gives how many bytes were written.
