@@ -84,23 +84,6 @@ fn missing_foreign_and_spoilt_disks_are_refused() {
     std::fs::rename(&away, &one).expect("moved back");
 
     // A byte of what was synced first is another.
-    let path = place.path("disk/server-0/metadata");
-    let whole = std::fs::read(&path).expect("read");
-    let mut spoilt = whole.clone();
-    let names = whole.windows(4).position(|bytes| bytes == b"wfrm").expect("a frame");
-    spoilt[names + 60] ^= 4;
-    std::fs::write(&path, &spoilt).expect("written");
-    let scrubbed = place.weir(&["scrub", "k"]);
-    assert_eq!(scrubbed.status, 1, "{}{}", scrubbed.stdout, scrubbed.stderr);
-    assert!(scrubbed.stdout.contains("server-0/metadata: "), "{}", scrubbed.stdout);
-    place.bad(&["up", "k"], 69, &["server-0/metadata", "checksum", "does not come up"]);
-    std::fs::write(&path, &whole).expect("written");
-    let scrubbed = place.json(&["scrub", "k", "--json"]);
-    assert!(scrubbed["servers"][0]["bytes"].as_u64() > Some(1000), "{scrubbed}");
-    assert_eq!(scrubbed["servers"][1]["errors"], serde_json::json!([]));
-    // A bit of the data.
-    let blocks = place.path("disk/server-0/blocks");
-    let spoil = || spoil_at(&blocks, (1 << 20) + 20_000);
     let bad_scrub = |words: &[&str]| {
         let scrubbed = place.weir(&["scrub", "k"]);
         assert_eq!(scrubbed.status, 1, "{}{}", scrubbed.stdout, scrubbed.stderr);
@@ -108,6 +91,19 @@ fn missing_foreign_and_spoilt_disks_are_refused() {
             assert!(scrubbed.stdout.contains(word), "{word}: {}", scrubbed.stdout);
         }
     };
+    let names = place.path("disk/server-0/metadata");
+    let whole = std::fs::read(&names).expect("read");
+    let first = whole.windows(4).position(|bytes| bytes == b"wfrm").expect("a frame");
+    spoil_at(&names, first as u64 + 60);
+    bad_scrub(&["server-0/metadata: "]);
+    place.bad(&["up", "k"], 69, &["server-0/metadata", "checksum", "does not come up"]);
+    spoil_at(&names, first as u64 + 60);
+    let scrubbed = place.json(&["scrub", "k", "--json"]);
+    assert!(scrubbed["servers"][0]["bytes"].as_u64() > Some(1000), "{scrubbed}");
+    assert_eq!(scrubbed["servers"][1]["errors"], serde_json::json!([]));
+    // A bit of the data.
+    let blocks = place.path("disk/server-0/blocks");
+    let spoil = || spoil_at(&blocks, (1 << 20) + 20_000);
     spoil();
     bad_scrub(&["server-0/blocks: ", "inode ", "object offset ", "wrong checksum"]);
     // The pool comes up; who reads those bytes is told.
@@ -124,12 +120,11 @@ fn missing_foreign_and_spoilt_disks_are_refused() {
     assert_eq!(status["pools"][0]["servers"][0]["targets"][0]["scrub_errors"], 1, "{status}");
     spoil();
     // So is what goes bad in a journal, up to what was synced last, which nothing that follows shows.
-    let path = place.path("disk/server-0/metadata");
     let found = place.json(&["scrub", "k", "--json"]);
     assert!(found["servers"][0]["records"].as_u64() > Some(1), "{found}");
-    let whole = std::fs::read(&path).expect("read");
+    let whole = std::fs::read(&names).expect("read");
     let last = whole.windows(4).rposition(|bytes| bytes == b"wfrm").expect("a frame");
-    spoil_at(&path, last as u64 + 60);
+    spoil_at(&names, last as u64 + 60);
     bad_scrub(&["server-0/metadata", "frame ", "checksum", "written anew"]);
     // What it said was in memory: it is written anew, and the pool comes back.
     let until = Instant::now() + Duration::from_secs(20);
