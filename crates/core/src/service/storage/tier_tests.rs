@@ -113,6 +113,7 @@ impl Bed {
                 let record = tier.record(chunk.record);
                 assert_eq!(record.key, key);
                 blocks += tier.base(chunk.record).map_or(0, |base| base.blocks());
+                assert!(!tier.waits(chunk.record) || state.chunks.covered(key, chunk));
                 if record.dirty {
                     dirty += state.chunks.held(key, chunk);
                 } else {
@@ -392,6 +393,42 @@ fn writers_that_find_no_memory_wait_in_the_order_of_asking() {
     assert!(!waits(&mut large));
     drop(tickets);
     assert_eq!(bed.target.disk_status().unwrap().waiting, 0);
+    bed.audit();
+}
+
+/// A chunk was written to disk twice, and the newer copy arrived first; by the time that the older one
+/// failed, most of the chunk was on disk only, with a new write over it in memory. It then waited to be
+/// written as if memory had all of it, and zeros were.
+#[test]
+fn a_late_failure_of_an_old_copy_does_not_touch_what_is_newer() {
+    let mut bed = Bed::new(16, 200);
+    let send = |bed: &Bed| {
+        bed.target.lock().flow.as_mut().expect("a disk").urged = true;
+        bed.target.pump();
+    };
+    let mut content = pattern(2, CHUNK_BYTES);
+    bed.write(1, 0, &pattern(1, CHUNK_BYTES)).expect("room");
+    send(&bed);
+    bed.write(1, 0, &content).expect("room");
+    send(&bed);
+    assert_eq!(bed.disk.pending(), 2);
+    bed.target.disk_done(now(), vec![bed.disk.step(1).expect("the newer one")]);
+    {
+        let mut state = bed.target.lock();
+        let State { objects, chunks, .. } = &mut *state;
+        let chunk = objects.get_mut(&Ino(1)).and_then(|object| object.chunks.get_mut(&0));
+        let chunk = chunk.expect("it was written");
+        assert!(chunks.tier.as_ref().is_some_and(|tier| !tier.record(chunk.record).dirty));
+        *chunk = chunks.evict((Ino(1), 0), *chunk);
+    }
+    bed.write(1, 1000, &[7; 500]).expect("room");
+    content[1000..1500].fill(7);
+    bed.disk.fail(bed.disk.counts().0, DiskError::Os(5));
+    bed.target.disk_done(now(), vec![bed.disk.step(0).expect("the older one")]);
+    bed.audit();
+    send(&bed);
+    bed.settle();
+    assert!(bed.read(1, 0, CHUNK).expect("all of it is there") == content);
     bed.audit();
 }
 

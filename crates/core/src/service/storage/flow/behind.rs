@@ -216,18 +216,18 @@ impl State {
         Some(Item { key, source, from, length, sums: [0; QUARTERS] })
     }
 
-    /// Lets go of a chunk that was to be written: it is dirty as before, and the next one again if it
-    /// still waits.
+    /// Lets go of a chunk that was to be written: it is dirty as before, and the next one again. One
+    /// that was changed meanwhile has its place among the others already.
     fn give_back(&mut self, item: Item) {
         let State { chunks: store, objects, flow, .. } = self;
         flow.iter_mut().for_each(|flow| flow.landed(item.key));
         let chunk = objects.get(&item.key.0).and_then(|object| object.chunks.get(&item.key.1));
-        if let (Some(chunk), Some(tier)) = (chunk, &mut store.tier)
-            && chunk.record != 0
-            && tier.record(chunk.record).dirty
-            && !tier.waits(chunk.record)
-        {
-            tier.put(chunk.record, Queue::Dirty);
+        if let Some(&chunk) = chunk.filter(|chunk| chunk.record != 0) {
+            let covered = store.covered(item.key, chunk);
+            let tier = store.tier.as_mut().expect("a target with a disk");
+            if tier.record(chunk.record).is_under_way() {
+                tier.set_dirty(chunk.record, covered);
+            }
         }
         self.unpin(&item);
     }
