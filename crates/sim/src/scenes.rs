@@ -119,6 +119,28 @@ fn a_truncation_does_not_make_others_writes_known() {
     assert_eq!(stage.size(1, ino), 5200);
 }
 
+/// One client cut a file, the other wrote behind the cut and then cut further out, before the metadata
+/// service had heard from the first that the targets had been told: what was written was cut off with it.
+/// (Seed 989773 of the kept scene.)
+#[test]
+fn a_truncation_cuts_nothing_that_was_written_after_the_one_before() {
+    let mut stage = Stage::new();
+    let (left, right) = (stage.fs(0), stage.fs(1));
+    let first = stage.play(0, async move { open(&left).await });
+    let second = stage.play(1, async move { open(&right).await });
+    let bytes = stage.play(0, async move {
+        first.truncate(100).await.expect("a truncation");
+        // In the meantime, as the other client sees it.
+        second.write_at(&[1; 20_000], 0).await.expect("a write");
+        second.truncate(15_000).await.expect("a truncation");
+        let mut bytes = vec![0; 20_000];
+        let length = first.read_at(&mut bytes, 0).await.expect("a read");
+        bytes.truncate(length);
+        bytes
+    });
+    assert!(bytes == [1; 15_000], "{} bytes", bytes.iter().filter(|&&byte| byte == 1).count());
+}
+
 /// One column took its part of a write, the other's server was stopped. The close that followed
 /// settled the file without what the stopped server had of it, and stored when it went on.
 #[test]

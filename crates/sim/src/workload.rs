@@ -453,7 +453,9 @@ impl Worker {
             self.with(|private| private.files[index].begin(std::slice::from_ref(&effect)));
             let result = match (self.rng.chance(60), self.with(|private| private.inos[index])) {
                 (false, Some(ino)) => {
-                    let truncate = self.fs.truncate(&self.who, ino, size);
+                    // Another client may do it as well.
+                    let fs = if self.rng.chance(50) { &self.beside } else { &self.fs };
+                    let truncate = fs.truncate(&self.who, ino, size);
                     self.op(|| format!("truncate #{index} to {size}"), truncate).await
                 }
                 _ => {

@@ -116,7 +116,7 @@ fn what_was_synced_outlives_servers_and_power() {
     // came back read from their disks before anybody looked after these; with 952,439 writers waited for
     // blocks of a journal that had failed, and were called again and again; with the last one a server was
     // whole again between what it was shown and what was asked.
-    for seed in (0..KEPT_SEEDS).chain([132, 145, 289, 328, 952_439, 960_522, 972_545]) {
+    for seed in (0..KEPT_SEEDS).chain([132, 145, 289, 328, 952_439, 960_522, 972_545, 989_773]) {
         let report = kept(seed, None);
         ops += report.ops;
         if let Some(failure) = report.failure {

@@ -14,6 +14,9 @@ use std::sync::Arc;
 
 /// Times that the targets are asked anew because a truncation came between their answers.
 const SURVEYS_MAX: usize = 8;
+/// Truncations by others that are carried out before one's own.
+const OTHERS_MAX: usize = 64;
+
 impl<R: Rpc> Fs<R> {
     /// Truncates; gives the version in force with it, and its data epoch.
     pub(super) async fn truncate_through(
@@ -23,14 +26,20 @@ impl<R: Rpc> Fs<R> {
         size: u64,
         handle: Option<u64>,
     ) -> Result<(u64, u32)> {
-        let request = MetaRequest::BeginTruncate { ino, size, handle };
-        match self.meta(who, ino, request).await? {
-            MetaReply::Truncation { pending, layout, capability, version } => {
-                self.carry_out(ino, pending, &layout, &Arc::new(capability)).await?;
-                Ok((version, pending.epoch))
+        for _ in 0..OTHERS_MAX {
+            let request = MetaRequest::BeginTruncate { ino, size, handle };
+            match self.meta(who, ino, request).await? {
+                MetaReply::Truncation { pending, layout, capability, version } => {
+                    self.carry_out(ino, pending, &layout, &Arc::new(capability)).await?;
+                    return Ok((version, pending.epoch));
+                }
+                MetaReply::Unfinished { pending, layout, capability } => {
+                    self.carry_out(ino, pending, &layout, &Arc::new(capability)).await?;
+                }
+                other => return Err(unexpected(&other)),
             }
-            other => Err(unexpected(&other)),
         }
+        Err(Error::because(Code::Busy, "others truncate the file again and again; try later"))
     }
 
     /// Tells all targets of a truncation, then, by the way, the metadata service that they know. Until

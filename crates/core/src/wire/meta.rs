@@ -325,7 +325,8 @@ pub enum MetaRequest {
         /// Whether attributes come with them.
         attributes: bool,
     },
-    /// Begins a truncation: new version, new data epoch. Answer: [`MetaReply::Truncation`].
+    /// Begins a truncation: new version, new data epoch. Answer: [`MetaReply::Truncation`], or
+    /// [`MetaReply::Unfinished`] where one to a smaller size must end first.
     BeginTruncate {
         /// Which.
         ino: Ino,
@@ -587,6 +588,16 @@ pub enum MetaReply {
         capability: Capability,
         /// Version in force with it.
         version: u64,
+    },
+    /// No truncation has begun: tell the targets of this older one, say so
+    /// ([`MetaRequest::EndTruncate`]), and ask again.
+    Unfinished {
+        /// What to tell the targets.
+        pending: PendingTruncate,
+        /// Where its objects are.
+        layout: Layout,
+        /// Leave to do so.
+        capability: Capability,
     },
     /// A layout.
     Layout {

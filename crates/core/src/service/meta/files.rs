@@ -352,6 +352,15 @@ impl MetaService {
                 }
             }
         }
+        if let Some(older) = inode.truncation.filter(|older| older.pending.cut < size) {
+            // The targets may have seen it, and bytes may have been written behind its end since.
+            let layout = inode.layout()?;
+            return Ok(MetaReply::Unfinished {
+                pending: older.pending,
+                capability: self.capability(now, ino, Rights::STAT.and(Rights::WRITE), &layout),
+                layout,
+            });
+        }
         // What a settled file has no holes in stays so when it is cut, not when it grows.
         let whole = size == 0 || (inode.settled && size <= inode.size);
         let quiet = whole && self.live.writers(ino) == 0;

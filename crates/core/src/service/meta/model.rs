@@ -632,18 +632,22 @@ impl Pair {
         if begins {
             let request = MetaRequest::BeginTruncate { ino, size, handle: None };
             let reply = self.bed.ask(client, request);
+            if let Some((older, _)) = file.pending.filter(|(older, _)| older.size < size) {
+                let Ok(MetaReply::Unfinished { pending, .. }) = reply else { panic!("{reply:?}") };
+                assert_eq!((pending.size, pending.epoch), (older.size, older.epoch));
+                return;
+            }
             let Ok(MetaReply::Truncation { pending, version, .. }) = reply else {
                 panic!("{reply:?}")
             };
-            let cut = file.pending.map_or(size, |(older, _)| older.cut.min(size));
-            assert_eq!((pending.cut, pending.size), (cut, size));
+            assert_eq!((pending.cut, pending.size), (size, size));
             assert!(version > file.version);
             assert!(file.pending.is_none_or(|(older, _)| older.epoch < pending.epoch));
             let whole = size == 0 || file.size.is_some_and(|old| size <= old);
             file.version = version;
             file.size = None;
             file.objects = true;
-            let pending = PendingModel { cut, size, epoch: pending.epoch, version };
+            let pending = PendingModel { cut: size, size, epoch: pending.epoch, version };
             file.pending = Some((pending, quiet && whole));
         }
         if let Some((pending, was_quiet)) = file.pending.filter(|_| ends) {

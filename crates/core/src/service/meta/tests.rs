@@ -507,10 +507,15 @@ fn truncations_merge_and_the_newest_one_ends_them() {
     let (first, v1) = bed.truncate(ino, 100, None);
     assert_eq!((first.cut, first.size), (100, 100));
     let (second, v2) = bed.truncate(ino, 40, None);
-    let (third, v3) = bed.truncate(ino, 90, None);
+    let larger = MetaRequest::BeginTruncate { ino, size: 41, handle: None };
+    match bed.ask(larger) {
+        Ok(MetaReply::Unfinished { pending, .. }) => assert_eq!(pending, second),
+        other => panic!("{other:?}"),
+    }
+    let (third, v3) = bed.truncate(ino, 40, None);
     assert!(v1 < v2 && v2 < v3);
     assert!(first.epoch < second.epoch && second.epoch < third.epoch);
-    assert_eq!((third.cut, third.size), (40, 90), "what the first two cut is gone");
+    assert_eq!((third.cut, third.size), (40, 40));
     bed.done(MetaRequest::EndTruncate { ino, epoch: second.epoch });
     let unsettled = bed.look("file").unwrap().unsettled.unwrap();
     assert_eq!(unsettled.truncation, Some(third));
@@ -522,7 +527,7 @@ fn truncations_merge_and_the_newest_one_ends_them() {
     bed.done(MetaRequest::EndTruncate { ino, epoch: third.epoch });
     let record = bed.look("file").unwrap();
     let version = record.unsettled.expect("it grew: the targets know what it holds").version;
-    assert_eq!(record.attributes.size, 90);
+    assert_eq!(record.attributes.size, 40);
     let (fresh, _) = bed.truncate(ino, 95, None);
     assert_eq!((fresh.cut, fresh.size), (95, 95), "what was ended is forgotten");
     bed.done(MetaRequest::EndTruncate { ino, epoch: fresh.epoch });
