@@ -516,7 +516,8 @@ pub struct Unsettled {
 /// A truncation that the targets may not all have seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PendingTruncate {
-    /// Smallest size that the file was cut to since all targets last agreed.
+    /// Smallest size that the file was cut to since all targets last agreed: less than its size only
+    /// in what servers of wire version 5 and before wrote down.
     pub cut: u64,
     /// Its size after that.
     pub size: u64,
