@@ -366,9 +366,11 @@ impl History {
             lock(&self.sim.world).places.push(client);
             let beside = self.start(place);
             self.beside.push(beside);
-            let fs = self.worker(place, client).fs;
+            let Worker { fs, beside: other, .. } = self.worker(place, client);
             self.sim.spawn(client, false, housekeeping(fs, renew_ms));
+            self.sim.spawn(beside, false, housekeeping(other, renew_ms));
         }
+        lock(&self.sim.world).places.extend(&self.beside);
         for _ in 0..self.rounds {
             if !self.round() || !self.audit(&auditor, maker) {
                 return;
@@ -543,7 +545,7 @@ impl History {
         }
         // A client whose opening or closing failed may have a handle that it does not know of: it
         // ends with the client.
-        for place in 0..self.clients {
+        for place in 0..self.clients + self.beside.len() {
             lock(&self.sim.world).crash_client(place, false);
         }
         // Leases run out, orphans are collected, what others left is offered and freed.

@@ -85,7 +85,7 @@ pub(crate) struct Model {
 #[derive(Clone)]
 pub(crate) struct Worker {
     pub(crate) fs: Fs<SimRpc>,
-    /// A program on the same host, which borrows files from this client.
+    /// A program on the same host, which borrows files from this client, or opens them itself.
     pub(crate) beside: Fs<SimRpc>,
     pub(crate) world: Arc<Mutex<World>>,
     pub(crate) model: Arc<Mutex<Model>>,
@@ -107,6 +107,15 @@ struct Open {
     index: usize,
     /// The same as it was lent to the program beside, which may have had it for long.
     lent: Option<File<SimRpc>>,
+    /// The same as the program beside has opened it.
+    other: Option<File<SimRpc>>,
+}
+
+/// By whose handle a file is read or written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    OwnOrLent,
+    Other,
 }
 
 impl Worker {
@@ -290,7 +299,7 @@ impl Worker {
                 if let Err(what) = size {
                     self.fail(|| format!("client {}: create {name}: {what}", self.place));
                 }
-                open.push(Open { file, index, lent: None });
+                open.push(Open { file, index, lent: None, other: None });
             }
             Err(error) => self.excuse(&error),
         }
@@ -322,8 +331,9 @@ impl Worker {
 
     async fn write(&mut self, open: &mut Vec<Open>) {
         let Some(at) = self.any(open) else { return self.create(open).await };
-        let (file, index) = match self.file_or_lent(&mut open[at]).await {
-            Ok(file) => (file, open[at].index),
+        let index = open[at].index;
+        let (file, by) = match self.by_someone(&mut open[at]).await {
+            Ok(found) => found,
             Err(error) => {
                 self.excuse(&error);
                 return self.drop_if_dead(open, at, &error);
@@ -359,11 +369,7 @@ impl Worker {
                 if open[at].lent.as_ref().is_some_and(File::in_doubt) {
                     open[at].file.doubt();
                 }
-                // What is lent, is lent for a time.
-                if error.code != Code::NoCapability || open[at].lent.take().is_none() {
-                    self.excuse(&error);
-                    self.drop_if_dead(open, at, &error);
-                }
+                self.failed(open, at, by, &error);
             }
         }
     }
@@ -379,10 +385,19 @@ impl Worker {
         }
     }
 
-    /// An open file, now and then by way of the program that has borrowed it.
-    async fn file_or_lent(&mut self, open: &mut Open) -> Result<File<SimRpc>> {
+    /// An open file, now and then by way of the program that has borrowed it, or opened it itself.
+    async fn by_someone(&mut self, open: &mut Open) -> Result<(File<SimRpc>, By)> {
         if self.rng.chance(70) {
-            return Ok(open.file.clone());
+            return Ok((open.file.clone(), By::OwnOrLent));
+        }
+        if self.rng.chance(40) {
+            if let Some(other) = &open.other {
+                return Ok((other.clone(), By::Other));
+            }
+            let opening = self.beside.open(&self.who, open.file.ino(), OpenMode::READ_WRITE);
+            let (other, _) = self.op(|| format!("open #{} beside", open.index), opening).await?;
+            open.other = Some(other.clone());
+            return Ok((other, By::Other));
         }
         // What was lent before does only as long as its capability.
         if open.lent.is_none() || self.rng.chance(20) {
@@ -392,13 +407,27 @@ impl Worker {
                 _ => open.lent = Some(self.beside.borrow(loan)),
             }
         }
-        Ok(open.lent.clone().unwrap_or_else(|| open.file.clone()))
+        Ok((open.lent.clone().unwrap_or_else(|| open.file.clone()), By::OwnOrLent))
+    }
+
+    /// A read or write has failed.
+    fn failed(&self, open: &mut Vec<Open>, at: usize, by: By, error: &Error) {
+        if by == By::Other {
+            open[at].other = None;
+            return self.excuse(error);
+        }
+        // What is lent, is lent for a time.
+        if error.code != Code::NoCapability || open[at].lent.take().is_none() {
+            self.excuse(error);
+            self.drop_if_dead(open, at, error);
+        }
     }
 
     async fn read(&mut self, open: &mut Vec<Open>) {
         let Some(at) = self.any(open) else { return };
-        let (file, index) = match self.file_or_lent(&mut open[at]).await {
-            Ok(file) => (file, open[at].index),
+        let index = open[at].index;
+        let (file, by) = match self.by_someone(&mut open[at]).await {
+            Ok(found) => found,
             Err(error) => {
                 self.excuse(&error);
                 return self.drop_if_dead(open, at, &error);
@@ -417,11 +446,7 @@ impl Worker {
                 }
             }
             Err(error) => {
-                // What is lent, is lent for a time.
-                if error.code != Code::NoCapability || open[at].lent.take().is_none() {
-                    self.excuse(&error);
-                    self.drop_if_dead(open, at, &error);
-                }
+                self.failed(open, at, by, &error);
             }
         }
     }
@@ -557,7 +582,12 @@ impl Worker {
 
     async fn close(&mut self, open: &mut Vec<Open>) {
         let Some(at) = self.any(open) else { return };
-        let Open { file, index, .. } = open.swap_remove(at);
+        let Open { file, index, other, .. } = open.swap_remove(at);
+        if let Some(other) = other
+            && let Err(error) = self.op(|| format!("close #{index} beside"), other.close()).await
+        {
+            self.excuse(&error);
+        }
         if let Err(error) = self.op(|| format!("close #{index}"), file.close()).await {
             self.excuse(&error);
             return;
