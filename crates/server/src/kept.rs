@@ -306,8 +306,13 @@ impl Written {
             if journal.mark().is_of_superblock(mark) {
                 // All that it says is in memory, too.
                 journal.renew();
-                let error = error.on("verify", self.path.display());
-                let error = error.so("written anew from memory; verify it again in a moment");
+                let consequence = match journal.failure() {
+                    None => "written anew from memory; verify it again in a moment",
+                    Some(_) => {
+                        "it has failed and cannot be written anew: copy the pool's files elsewhere"
+                    }
+                };
+                let error = error.on("verify", self.path.display()).so(consequence);
                 return book.looked_through(bytes, records, Some(error));
             }
         }
