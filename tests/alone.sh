@@ -4,6 +4,7 @@
 # shellcheck disable=SC2016 # what is in single quotes is for shells under weir
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+. scripts/lib.sh
 
 weir=$(realpath "${WEIR:-target/release/weir}")
 sources=$PWD/tests/alone
@@ -11,14 +12,15 @@ sources=$PWD/tests/alone
     echo "skipped: no libweir_preload.so beside $weir"
     exit 77
 }
+need_packages "${packages_programs[@]}"
 work=$(mktemp -d)
 export WEIR_HOME=$work/home TMPDIR=$work
 unset WEIR_POOL
 trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
-# That of the system has numpy.
-python=$(PATH=/usr/bin:$PATH command -v python3 || true)
+# That of the system has numpy and h5py.
+python=$(PATH=/usr/bin:$PATH command -v python3)
 passed=0
 failed=0
 
@@ -60,21 +62,13 @@ command -v cc >/dev/null && {
     cc -std=c11 -Wall -Wextra -Werror -O1 -pthread "$sources/corners.c" -o "$work/corners"
     check "C: descriptors, streams, threads, children, signals" 'inside "$work/corners"'
 }
-if command -v gfortran >/dev/null; then
-    gfortran -O1 "$sources/records.f90" -o "$work/records"
-    export records=$work/records
-    both "Fortran: sequential, direct, formatted, stream" '"$records" "$m"; cksum <"$m/direct"; cksum <"$m/sequential"; ls "$m"'
-else
-    echo "SKIPPED Fortran: gfortran not found"
-fi
-if [[ -n $python ]]; then
-    mkdir "$work/python"
-    check "Python, in a local directory" '"$python" "$sources/everyday.py" "$work/python"'
-    check "Python: files, names, numpy, fork, subprocess" \
-        'inside sh -c "$python $sources/everyday.py \$WEIR_MOUNT pool"'
-else
-    echo "SKIPPED Python: python3 not found"
-fi
+gfortran -O1 "$sources/records.f90" -o "$work/records"
+export records=$work/records
+both "Fortran: sequential, direct, formatted, stream" '"$records" "$m"; cksum <"$m/direct"; cksum <"$m/sequential"; ls "$m"'
+mkdir "$work/python"
+check "Python, in a local directory" '"$python" "$sources/everyday.py" "$work/python"'
+check "Python: files, names, numpy, HDF5, fork, subprocess" \
+    'inside sh -c "$python $sources/everyday.py \$WEIR_MOUNT pool"'
 
 head -c 3000001 /dev/urandom >"$work/data"
 both "bash: redirections" '
@@ -135,7 +129,7 @@ assert mount["writes"] > 0 and mount["write_rate"] > 0 and report["exit_status"]
 END
 }
 export -f counted
-[[ -z $python ]] || check "the report counts" counted
+check "the report counts" counted
 
 staged() {
     alone --stage-in "$work/data:/in" --stage-out "/out:$work" -- sh -c 'cat $WEIR_MOUNT/in $WEIR_MOUNT/in >$WEIR_MOUNT/out'
