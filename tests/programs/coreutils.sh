@@ -117,6 +117,8 @@ soon has_lines 22 followed
 kill $follower
 wait $follower || true
 cmp log followed
+# Now: the shell in the background might empty it after it was looked at.
+: >followed
 tail -n +1 -s 0.1 -F log >followed 2>/dev/null &
 follower=$!
 soon has_lines 22 followed
