@@ -468,8 +468,8 @@ fn begin_cut(inode: &mut Inode, size: u64, quiet: bool) {
     inode.settled = false;
     inode.objects = true;
     inode.size = size;
-    let cut = inode.truncation.map_or(size, |older| older.pending.cut.min(size));
-    let pending = PendingTruncate { cut, size, epoch: inode.data_epoch };
+    // Whoever begins one has seen to it that no older one cut more.
+    let pending = PendingTruncate { cut: size, size, epoch: inode.data_epoch };
     inode.truncation = Some(Cut { pending, version: inode.version, quiet });
 }
 

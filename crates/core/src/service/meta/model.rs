@@ -294,7 +294,6 @@ struct Plain {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct PendingModel {
-    cut: u64,
     size: u64,
     epoch: u32,
     version: u64,
@@ -647,7 +646,7 @@ impl Pair {
             file.version = version;
             file.size = None;
             file.objects = true;
-            let pending = PendingModel { cut: size, size, epoch: pending.epoch, version };
+            let pending = PendingModel { size, epoch: pending.epoch, version };
             file.pending = Some((pending, quiet && whole));
         }
         if let Some((pending, was_quiet)) = file.pending.filter(|_| ends) {
@@ -705,7 +704,7 @@ impl Pair {
                 if let Some(unsettled) = record.unsettled {
                     assert_eq!(unsettled.version, file.version);
                     assert_eq!(unsettled.settles, self.model.writers(node) == 0);
-                    let pending = file.pending.map(|(pending, _)| (pending.cut, pending.size));
+                    let pending = file.pending.map(|(pending, _)| (pending.size, pending.size));
                     assert_eq!(unsettled.truncation.map(|it| (it.cut, it.size)), pending);
                 }
             }
