@@ -78,6 +78,14 @@ impl Stage {
         gave.expect("nobody hangs")
     }
 
+    /// The file, as each client has opened it.
+    fn opened_by_both(&mut self) -> [File<SimRpc>; 2] {
+        [0, 1].map(|place| {
+            let fs = self.fs(place);
+            self.play(place, async move { open(&fs).await })
+        })
+    }
+
     fn fault(&self, fault: &Fault) {
         lock(&self.sim.world).fault(fault);
     }
@@ -104,9 +112,7 @@ async fn open(fs: &Fs<SimRpc>) -> File<SimRpc> {
 #[test]
 fn a_truncation_does_not_make_others_writes_known() {
     let mut stage = Stage::new();
-    let (left, right) = (stage.fs(0), stage.fs(1));
-    let first = stage.play(0, async move { open(&left).await });
-    let second = stage.play(1, async move { open(&right).await });
+    let [first, second] = stage.opened_by_both();
     let ino = first.ino();
     stage.play(0, async move {
         first.truncate(100).await.expect("a truncation");
@@ -125,9 +131,7 @@ fn a_truncation_does_not_make_others_writes_known() {
 #[test]
 fn a_truncation_cuts_nothing_that_was_written_after_the_one_before() {
     let mut stage = Stage::new();
-    let (left, right) = (stage.fs(0), stage.fs(1));
-    let first = stage.play(0, async move { open(&left).await });
-    let second = stage.play(1, async move { open(&right).await });
+    let [first, second] = stage.opened_by_both();
     let bytes = stage.play(0, async move {
         first.truncate(100).await.expect("a truncation");
         // In the meantime, as the other client sees it.
