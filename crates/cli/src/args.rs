@@ -511,7 +511,7 @@ Examples:
   weir scrub results --json
 
 A pool that is up is used meanwhile. Nothing is changed, but that a journal that has gone bad under a
-pool that is up is written anew. Exit status: 0 all is as it was written, 1 something is not")]
+pool that is up is written anew, if it can be. Exit status: 0 all is as it was written, 1 something is not")]
 pub(crate) struct Scrub {
     /// The pool's name
     #[arg(value_parser = state::check_name)]
