@@ -506,6 +506,55 @@ fn a_stopped_server_is_an_error_in_time_and_the_run_ends() {
     place.nothing_left();
 }
 
+/// The mount has the kernel send large writes from the memory in which they came. If one fails, some of it
+/// may be on its way still, and must not become what another one brings.
+#[test]
+fn what_a_failed_write_left_under_way_is_not_another_ones() {
+    let place = Place::new();
+    let script = r#"
+import os, time
+block = 1 << 20
+file = os.open(os.environ["WEIR_MOUNT"] + "/data", os.O_RDWR | os.O_CREAT)
+def put(letter, index):
+    assert os.pwrite(file, letter * block, index * block) == block
+def wait(name):
+    while not os.path.exists(name): time.sleep(0.01)
+for index in 0, 1: put(b"o", index)
+print("x", file=open("ready", "w"))
+wait("stopped")
+failed = []
+for index in 0, 1:
+    try: put(b"A", index)
+    except OSError: failed.append(index)
+assert len(failed) == 1, failed
+for _ in range(8): put(b"B", 1 - failed[0])
+print("x", file=open("written", "w"))
+wait("resumed")
+for _ in range(100):
+    # What had been sent may arrive meanwhile, in whole requests.
+    time.sleep(0.02)
+    try: got = os.pread(file, block, failed[0] * block)
+    except OSError: continue
+    assert set(got) <= set(b"oA") and len(got) == block, set(got)
+assert got
+    "#;
+    let mut line = words(&["--no-preload", "--", "python3", "-c"]);
+    line.push(script);
+    let child = place.start(&line);
+    wait_for_file(&place.path("ready"));
+    let stopped = place.servers()[1];
+    signal(stopped, libc::SIGSTOP);
+    place.write("stopped", "x");
+    wait_for_file(&place.path("written"));
+    signal(stopped, libc::SIGCONT);
+    place.write("resumed", "x");
+    let done = finish(child);
+    // 74: the run tells of the server that was lost.
+    assert!([0, 74].contains(&done.status), "{}", done.stderr);
+    assert!(!done.stderr.contains("Error"), "{}", done.stderr);
+    place.nothing_left();
+}
+
 /// Once, a run that was killed in its first tenth of a second left a directory that nobody removed.
 #[test]
 fn the_next_run_removes_what_killed_ones_left() {

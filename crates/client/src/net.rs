@@ -35,6 +35,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 struct Pending {
     source: Vec<Slice>,
+    steady: bool,
     sink: Vec<Slice>,
     basin: Option<Arc<dyn Basin>>,
     outcome: Mutex<Outcome>,
@@ -62,6 +63,10 @@ struct Outgoing(Arc<Pending>);
 impl Payload for Outgoing {
     fn slices(&self, into: &mut Vec<Slice>) {
         into.extend_from_slice(&self.0.source);
+    }
+
+    fn is_steady(&self) -> bool {
+        self.0.steady
     }
 }
 
@@ -598,6 +603,7 @@ impl Rpc for Net {
         let payload_length = call.source.iter().map(|slice| slice.length as u32).sum();
         let pending = Arc::new(Pending {
             source: call.source,
+            steady: call.steady,
             sink: call.sink,
             basin: call.basin,
             outcome: Mutex::new(Outcome::Awaited(None)),

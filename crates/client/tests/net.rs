@@ -32,6 +32,7 @@ fn question() -> Call {
         capability: None,
         once: false,
         source: Vec::new(),
+        steady: false,
         sink: Vec::new(),
         basin: None,
         lane: 0,

@@ -99,7 +99,14 @@ impl Shared {
     }
 
     /// Does what the kernel asks for.
-    pub(crate) fn answer(self: &Arc<Self>, request: &Header, asked: Asked<'_>, reply: Reply) {
+    /// Carries out a request and answers it. Gives whether the memory that it lies in can be used
+    /// again: if a write failed, some of it may be on its way still.
+    pub(crate) fn answer(
+        self: &Arc<Self>,
+        request: &Header,
+        asked: Asked<'_>,
+        reply: Reply,
+    ) -> bool {
         let ino = request.ino;
         match asked {
             Asked::Lookup { name } => self.look_up(request, name, reply),
@@ -164,7 +171,7 @@ impl Shared {
             Asked::Open { flags } => self.open_file(request, flags, reply),
             Asked::Create { name, mode, flags } => self.create(request, name, mode, flags, reply),
             Asked::Read(read) => self.read_file(ino, &read, reply),
-            Asked::Write { write, data } => self.write_file(ino, &write, data, reply),
+            Asked::Write { write, data } => return self.write_file(ino, &write, data, reply),
             Asked::Flush { lock_owner } => {
                 // What was written is stored already.
                 self.flushed(ino, lock_owner);
@@ -221,13 +228,11 @@ impl Shared {
                 None => reply.error(Errno::EBADF),
             },
             Asked::SetLock { lock: wish, wait } => {
-                let Some(open) = self.files.find(wish.handle) else {
-                    return reply.error(Errno::EBADF);
-                };
                 let lock = to_lock(ino, &wish);
-                match wish.typ {
-                    libc::F_UNLCK => self.let_go(lock, reply),
-                    _ => self.take_lock((wish.handle, &open), lock, wait, reply),
+                match self.files.find(wish.handle) {
+                    None => reply.error(Errno::EBADF),
+                    Some(_) if wish.typ == libc::F_UNLCK => self.let_go(lock, reply),
+                    Some(open) => self.take_lock((wish.handle, &open), lock, wait, reply),
                 }
             }
             Asked::Interrupt { unique } => {
@@ -236,10 +241,8 @@ impl Shared {
             }
             Asked::Ioctl { handle, command, directory } => {
                 // A directory's handles are numbered apart from files'.
-                if command != LEND || directory {
-                    return reply.error(Errno::ENOTTY);
-                }
-                match self.lend(handle) {
+                let known = command == LEND && !directory;
+                match if known { self.lend(handle) } else { Err(Errno::ENOTTY) } {
                     Ok(lent) => reply.ioctl(&lent),
                     Err(errno) => reply.error(errno),
                 }
@@ -266,6 +269,7 @@ impl Shared {
             // its own way where we have none.
             Asked::Init { .. } | Asked::Unknown => reply.error(Errno::ENOSYS),
         }
+        true
     }
 
     fn look_up(&self, request: &Header, name: &[u8], reply: Reply) {
@@ -440,9 +444,11 @@ impl Shared {
         None
     }
 
-    fn write_file(&self, ino: Ino, asked: &Write, data: &[u8], reply: Reply) {
+    /// Gives whether the data's memory can be used again.
+    fn write_file(&self, ino: Ino, asked: &Write, data: &[u8], reply: Reply) -> bool {
         let Some(open) = self.files.find(asked.handle) else {
-            return reply.error(Errno::EBADF);
+            reply.error(Errno::EBADF);
+            return true;
         };
         if self.caching {
             self.cached.forget(ino.0);
@@ -463,6 +469,7 @@ impl Shared {
             Ok(()) => reply.written(data.len() as u32),
             Err(errno) => reply.error(errno),
         }
+        result.is_ok()
     }
 
     fn release(self: &Arc<Self>, ino: Ino, handle: u64, reply: Reply) {

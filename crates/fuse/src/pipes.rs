@@ -5,71 +5,29 @@
 use crate::device::{Device, answer_header, untold};
 use crate::kernel::ANSWER_HEADER_BYTES;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_core::slice::Basin;
+use weir_net::pipe::{Pipe, splice};
 
-/// Room asked for in a pipe: bytes. What counts are places: one for each page of that, of which a
-/// run of pages takes one too. More than this is not everybody's to ask for.
-const PIPE_BYTES: libc::c_int = 1 << 20;
+/// Room asked for in a pipe: bytes.
+const PIPE_BYTES: usize = 1 << 20;
 /// Payloads that have pipes at a time. An ordinary user may have 64 MiB of room in all of his pipes;
 /// beyond that new ones, those of his shell too, become tiny. This is half of it.
 const PAYLOADS_MAX: usize = 16;
 /// Read at a time when a pipe is emptied.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Both ends of a pipe; nothing waits at either.
-#[derive(Debug)]
-struct Pipe {
-    exit: OwnedFd,
-    entrance: OwnedFd,
-}
-
-impl Pipe {
-    fn new() -> io::Result<Pipe> {
-        let mut ends = [0; 2];
-        // SAFETY: room for two descriptors.
-        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel just gave us these descriptors.
-        let [exit, entrance] = ends.map(|end| unsafe { OwnedFd::from_raw_fd(end) });
-        // SAFETY: no pointers.
-        if unsafe { libc::fcntl(entrance.as_raw_fd(), libc::F_SETPIPE_SZ, PIPE_BYTES) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Pipe { exit, entrance })
-    }
-
-    /// All of `bytes`, or an error.
-    fn put(&self, bytes: &[u8]) -> io::Result<()> {
-        // SAFETY: so many bytes are there to read.
-        let count =
-            unsafe { libc::write(self.entrance.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
-        match usize::try_from(count) {
-            Ok(count) if count == bytes.len() => Ok(()),
-            Ok(_) => Err(io::ErrorKind::WouldBlock.into()),
-            Err(_) => Err(io::Error::last_os_error()),
-        }
-    }
-}
-
-fn splice(from: RawFd, to: RawFd, length: usize) -> io::Result<usize> {
-    let none = std::ptr::null_mut();
-    let flags = libc::SPLICE_F_NONBLOCK;
-    loop {
-        // SAFETY: no offsets; the kernel checks the descriptors.
-        let count = unsafe { libc::splice(from, none, to, none, length, flags) };
-        match usize::try_from(count) {
-            Ok(count) => return Ok(count),
-            Err(_) => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
-        }
+/// Puts all of `bytes` into a pipe, or fails.
+fn put(pipe: &Pipe, bytes: &[u8]) -> io::Result<()> {
+    // SAFETY: so many bytes are there to read.
+    let count =
+        unsafe { libc::write(pipe.entrance.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+    match usize::try_from(count) {
+        Ok(count) if count == bytes.len() => Ok(()),
+        Ok(_) => Err(io::ErrorKind::WouldBlock.into()),
+        Err(_) => Err(io::Error::last_os_error()),
     }
 }
 
@@ -129,7 +87,7 @@ const DETOUR_COUNT: u32 = 64;
 impl Payload {
     pub(crate) fn new() -> io::Result<Payload> {
         let _share = Share::new()?;
-        let (pipe, answer) = (Pipe::new()?, Pipe::new()?);
+        let (pipe, answer) = (Pipe::new(PIPE_BYTES)?, Pipe::new(PIPE_BYTES)?);
         let (held, spilled, memory, detour) = (0, false, Vec::new(), 0);
         Ok(Payload(Mutex::new(State { pipe, answer, held, spilled, memory, detour, _share })))
     }
@@ -163,10 +121,11 @@ impl State {
         if !self.spilled {
             match self.gather(unique, whole) {
                 Ok(()) => {
-                    let sent = splice(self.answer.exit.as_raw_fd(), device.descriptor(), whole);
+                    let sent =
+                        splice(self.answer.exit.as_raw_fd(), device.descriptor(), whole, false);
                     if sent.is_err() {
                         // What is left in there belongs to nobody.
-                        self.answer = Pipe::new()?;
+                        self.answer = Pipe::new(PIPE_BYTES)?;
                     }
                     return sent.map(drop);
                 }
@@ -183,10 +142,10 @@ impl State {
 
     /// Puts header and payload into one pipe.
     fn gather(&mut self, unique: u64, whole: usize) -> io::Result<()> {
-        self.answer.put(&answer_header(unique, 0, whole))?;
+        put(&self.answer, &answer_header(unique, 0, whole))?;
         while self.held > 0 {
             let (from, to) = (self.pipe.exit.as_raw_fd(), self.answer.entrance.as_raw_fd());
-            self.held -= splice(from, to, self.held)?;
+            self.held -= splice(from, to, self.held, false)?;
         }
         Ok(())
     }
@@ -242,7 +201,7 @@ impl Basin for Payload {
     fn pour(&self, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.lock();
         if !state.spilled {
-            match state.pipe.put(bytes) {
+            match put(&state.pipe, bytes) {
                 Ok(()) => {
                     state.held += bytes.len();
                     return Ok(());
@@ -264,7 +223,7 @@ impl Basin for Payload {
     fn fill(&self, descriptor: i32, length: usize) -> io::Result<usize> {
         let mut state = self.lock();
         if !state.spilled {
-            match splice(descriptor, state.pipe.entrance.as_raw_fd(), length) {
+            match splice(descriptor, state.pipe.entrance.as_raw_fd(), length, false) {
                 Ok(count) => {
                     state.held += count;
                     return Ok(count);

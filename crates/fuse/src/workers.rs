@@ -52,7 +52,9 @@ fn work(shared: &Arc<Shared>, device: &Arc<Device>, gate: &Gate) -> io::Result<(
         match understand(message) {
             Ok((header, operation)) => {
                 let reply = Reply::new(device, header.unique);
-                shared.answer(&header, operation, reply);
+                if !shared.answer(&header, operation, reply) {
+                    inbox = Inbox::new()?;
+                }
             }
             Err(Some(unique)) => Reply::new(device, unique).error(Errno::EIO),
             Err(None) => tracing::warn!(length, "the kernel sent what is no request"),

@@ -6,7 +6,9 @@
 //! (`tests/conformance.rs`).
 #![warn(missing_docs)]
 
+mod conduit;
 pub mod descriptors;
+pub mod pipe;
 mod poller;
 mod spin;
 pub mod tcp;
@@ -25,6 +27,13 @@ use weir_core::wire::Header;
 pub trait Payload: Send {
     /// Appends the memory to send, in order.
     fn slices(&self, into: &mut Vec<Slice>);
+
+    /// Whether nobody writes to that memory again before the other end has answered the frame, nor
+    /// ever if it does not: then a transport may have the kernel send it from where it is. Processes
+    /// that send such payloads ignore SIGPIPE, as Rust's programs do.
+    fn is_steady(&self) -> bool {
+        false
+    }
 }
 
 /// Nothing behind the head.

@@ -1,5 +1,6 @@
 //! The TCP transport: sockets, and no copy in user space for large payloads.
 
+use crate::conduit::Conduit;
 use crate::descriptors::moved;
 use crate::{Link, Payload, Placement, Received, Sink};
 use std::cell::Cell;
@@ -31,6 +32,8 @@ const SMALL_BYTES: usize = 1024;
 const STAGED_BYTES: usize = 64 * 1024;
 /// A payload of no more slices than this is no list.
 const FEW_SLICES: usize = 8;
+/// A steady payload of so many bytes is not copied on its way to the socket. For less it does not pay.
+const LENT_BYTES_MIN: usize = 64 * 1024;
 /// Frames gathered into one system call.
 const FRAMES_PER_CALL_MAX: usize = 16;
 
@@ -164,6 +167,8 @@ struct Frame<P> {
     /// A list's payload is many slices and takes many calls: none of them begins at the beginning.
     next: usize,
     gone: usize,
+    /// Its payload is sent from where it is.
+    lent: bool,
 }
 
 impl<P> Frame<P> {
@@ -213,6 +218,9 @@ pub struct TcpLink<P> {
     awaited: usize,
     /// Most that this may be; 0: not known yet.
     awaited_max: usize,
+    /// For payloads that are not copied: made when the first one comes. None within: there is none to
+    /// be had.
+    conduit: Option<Option<Conduit>>,
 }
 
 // SAFETY: the raw pointers (in slices and `scratch`) name memory that the makers of payloads and
@@ -235,6 +243,7 @@ impl<P: Payload> TcpLink<P> {
             scratch: Vec::new(),
             awaited: 1,
             awaited_max: 0,
+            conduit: None,
         })
     }
 
@@ -360,6 +369,45 @@ impl<P: Payload> TcpLink<P> {
         if set_option(&self.stream, libc::SOL_SOCKET, libc::SO_RCVLOWAT, value).is_ok() {
             self.awaited = count;
         }
+    }
+
+    /// The wire has taken so many of the bytes that are queued.
+    fn sent(&mut self, count: usize) {
+        self.unsent -= count;
+        let mut rest = count;
+        while rest > 0 {
+            let frame = &mut self.outgoing[0];
+            let sent = rest.min(frame.left);
+            frame.advance(sent);
+            rest -= sent;
+            if frame.left == 0 {
+                self.outgoing.pop_front();
+            }
+        }
+    }
+
+    /// Sends some of the next frame, whose payload is not copied; gives how much.
+    fn lend_once(&mut self) -> io::Result<usize> {
+        let socket = self.stream.as_raw_fd();
+        let frame = &self.outgoing[0];
+        let slice = frame.slice(frame.next).expect("a frame that is queued has something left");
+        let rest = slice.part(frame.gone, slice.length - frame.gone);
+        let count = if frame.next == 0 {
+            let flags = libc::MSG_NOSIGNAL | libc::MSG_MORE;
+            // SAFETY: the head is there to read.
+            let count = unsafe { libc::send(socket, rest.pointer.cast(), rest.length, flags) };
+            usize::try_from(count).map_err(|_| io::Error::last_os_error())?
+        } else {
+            let conduit = self.conduit.iter_mut().flatten().next();
+            let conduit = conduit.expect("what is lent has a conduit");
+            if conduit.held() == 0 {
+                // SAFETY: whoever made the payload keeps its memory valid until it is sent.
+                unsafe { conduit.lend(rest) }?;
+            }
+            conduit.drain(socket, frame.left > conduit.held())?
+        };
+        self.sent(count);
+        Ok(count)
     }
 
     /// Makes room for a head of `length` bytes that begins at `start`.
@@ -548,23 +596,40 @@ fn broken(error: &io::Error) -> Error {
 impl<P: Payload> Link<P> for TcpLink<P> {
     fn send(&mut self, head: Vec<u8>, payload: Option<P>) {
         let mut slices = Vec::new();
+        let mut steady = false;
         if let Some(payload) = &payload {
             payload.slices(&mut slices);
+            steady = payload.is_steady();
         }
-        let length = head.len() + slices.iter().map(|slice| slice.length).sum::<usize>();
-        self.unsent += length;
-        self.outgoing.push_back(Frame { head, payload, slices, left: length, next: 0, gone: 0 });
+        let payload_length: usize = slices.iter().map(|slice| slice.length).sum();
+        let lent = steady
+            && payload_length >= LENT_BYTES_MIN
+            && slices.len() <= FEW_SLICES
+            && self.conduit.get_or_insert_with(Conduit::new).is_some();
+        let left = head.len() + payload_length;
+        self.unsent += left;
+        self.outgoing.push_back(Frame { head, payload, slices, left, next: 0, gone: 0, lent });
     }
 
     fn flush(&mut self) -> io::Result<usize> {
         let mut moved = 0;
         let mut staged = Staged::take();
         let mut frames_max = FRAMES_PER_CALL_MAX;
-        while !self.outgoing.is_empty() {
+        while let Some(first) = self.outgoing.front() {
+            if first.lent {
+                match self.lend_once() {
+                    Ok(count) => moved += count,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(moved),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+                continue;
+            }
             self.scratch.clear();
             staged.0.clear();
             let mut asked = 0;
-            'frames: for frame in self.outgoing.iter().take(frames_max) {
+            let copied = self.outgoing.iter().take_while(|frame| !frame.lent);
+            'frames: for frame in copied.take(frames_max) {
                 let mut gone = frame.gone;
                 let mut next = frame.next;
                 let list = frame.slices.len() > FEW_SLICES;
@@ -617,17 +682,7 @@ impl<P: Payload> Link<P> for TcpLink<P> {
             }
             let count = count as usize;
             moved += count;
-            self.unsent -= count;
-            let mut rest = count;
-            while rest > 0 {
-                let frame = &mut self.outgoing[0];
-                let sent = rest.min(frame.left);
-                frame.advance(sent);
-                rest -= sent;
-                if frame.left == 0 {
-                    self.outgoing.pop_front();
-                }
-            }
+            self.sent(count);
             if count < asked {
                 return Ok(moved);
             }

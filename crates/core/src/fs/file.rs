@@ -90,6 +90,17 @@ struct State {
     writes_refused: usize,
 }
 
+/// How a payload goes between the network and whoever asks.
+#[derive(Clone, Copy)]
+enum Way<'a> {
+    /// From or to memory of his.
+    Memory,
+    /// From memory of his that stays as it is: see [`File::write_steady`].
+    Steady,
+    /// To something that is no memory.
+    Basin(&'a Arc<dyn Basin>),
+}
+
 /// What a read of some extents found.
 struct Found {
     /// Largest file size that the answers bear witness to.
@@ -279,6 +290,14 @@ impl<R: Rpc> File<R> {
         self.write_list(&[extent], &[IoSlice::new(bytes)]).await
     }
 
+    /// As [`File::write_at`], from memory that is not written to again before this has returned, and
+    /// never again if it fails (or is dropped before): the kernel may send it from where it is, and a
+    /// connection that broke have some of it under way still.
+    pub async fn write_steady(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let extent = Extent { offset, length: bytes.len() as u64 };
+        self.write_parts(&[extent], &[Slice::to_read(bytes)], Way::Steady).await
+    }
+
     /// Reads file extents, one behind the other, into memory of the same length in all: one request
     /// to each target. Gives the number of bytes before the file's end; the rest of the memory is
     /// left as it was, which some programs rely on; or becomes zeros, unless extents ascend
@@ -305,7 +324,7 @@ impl<R: Rpc> File<R> {
             let parts = plan(&self.shared.layout, &[extent], &nowhere, PAYLOAD_BYTES_MAX);
             let [part] = &parts[..] else { return Ok(None) };
             self.fresh_capability().await?;
-            let reply = self.request(Kind::Read, part, Some(basin)).await?;
+            let reply = self.request(Kind::Read, part, Way::Basin(basin)).await?;
             let witness = Witness::decode(&reply.body)?;
             self.found(part.column, witness)?;
             if reply.payload_length == length {
@@ -369,6 +388,10 @@ impl<R: Rpc> File<R> {
     /// # Safety
     /// As [`File::read_slices`], but the memory is only read.
     pub async unsafe fn write_slices(&self, extents: &[Extent], memory: &[Slice]) -> Result<()> {
+        self.write_parts(extents, memory, Way::Memory).await
+    }
+
+    async fn write_parts(&self, extents: &[Extent], memory: &[Slice], way: Way<'_>) -> Result<()> {
         let write = async {
             if self.check(self.shared.mode.write, "write", extents, memory)? == 0 {
                 return Ok(());
@@ -377,7 +400,7 @@ impl<R: Rpc> File<R> {
             let parts = self.plan(extents, memory);
             self.lock().writes_open += 1;
             let results =
-                join_all(parts.iter().map(|part| self.request(Kind::Write, part, None))).await;
+                join_all(parts.iter().map(|part| self.request(Kind::Write, part, way))).await;
             let mut lost = 0;
             let mut unsure = false;
             let mut first = None;
@@ -439,7 +462,8 @@ impl<R: Rpc> File<R> {
     async fn read_parts(&self, extents: &[Extent], memory: &[Slice]) -> Result<Found> {
         self.fresh_capability().await?;
         let parts = self.plan(extents, memory);
-        let results = join_all(parts.iter().map(|part| self.request(Kind::Read, part, None))).await;
+        let requests = parts.iter().map(|part| self.request(Kind::Read, part, Way::Memory));
+        let results = join_all(requests).await;
         let mut found = Found { size_seen: 0, short: Vec::new() };
         for (part, result) in parts.into_iter().zip(results) {
             let reply = result?;
@@ -455,12 +479,7 @@ impl<R: Rpc> File<R> {
     }
 
     /// Makes one request, again with a fresh capability if the target wants one.
-    async fn request(
-        &self,
-        kind: Kind,
-        part: &Part,
-        basin: Option<&Arc<dyn Basin>>,
-    ) -> Result<Reply> {
+    async fn request(&self, kind: Kind, part: &Part, way: Way<'_>) -> Result<Reply> {
         let fs = &self.shared.fs;
         let member = self.shared.layout.member(part.column);
         let server = fs.server_of(member)?;
@@ -489,17 +508,18 @@ impl<R: Rpc> File<R> {
                 capability: Some(capability),
                 once: kind == Kind::Write,
                 source: Vec::new(),
+                steady: matches!(way, Way::Steady),
                 sink: Vec::new(),
                 basin: None,
                 lane: part.lane,
             };
-            match (kind, basin) {
+            match (kind, way) {
                 (Kind::Write, _) => call.source.clone_from(&part.memory),
-                (_, Some(basin)) => call.basin = Some(basin.clone()),
-                (_, None) => call.sink.clone_from(&part.memory),
+                (_, Way::Basin(basin)) => call.basin = Some(basin.clone()),
+                _ => call.sink.clone_from(&part.memory),
             }
             // SAFETY: the callers of `read_slices` and `write_slices` promise what is needed, and
-            // this future is part of theirs.
+            // this future is part of theirs; `write_steady` borrows the memory for as long.
             match unsafe { fs.retry(server, call) }.await {
                 Err(error) if error.code == Code::NoCapability && !renewed => {
                     if self.shared.handle.is_none() {

@@ -43,6 +43,9 @@ pub struct Call {
     pub once: bool,
     /// The payload to send: read until the call ends.
     pub source: Vec<Slice>,
+    /// That memory is not written to again before the call has succeeded, and never if it fails: then
+    /// it need not be copied to be sent.
+    pub steady: bool,
     /// Where the answer's payload goes: written until the call ends.
     pub sink: Vec<Slice>,
     /// Where it goes instead, whatever its length.
@@ -533,8 +536,9 @@ impl<R: Rpc> Fs<R> {
         once: bool,
         lane: u64,
     ) -> Result<Reply> {
-        let call =
-            Call { kind, body, capability, once, source: vec![], sink: vec![], basin: None, lane };
+        let (source, sink) = (vec![], vec![]);
+        let steady = false;
+        let call = Call { kind, body, capability, once, source, steady, sink, basin: None, lane };
         // SAFETY: no slices.
         unsafe { self.retry(server, call) }.await
     }
