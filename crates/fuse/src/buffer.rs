@@ -8,11 +8,16 @@ use std::ptr::NonNull;
 /// Bytes of a page, or a multiple of it.
 pub(crate) const PAGE_BYTES: usize = 4096;
 
+/// Bytes of a huge page, as most machines have them.
+const HUGE_BYTES: usize = 2 << 20;
+
 /// A run of pages of its own, zeroed at first.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     pointer: NonNull<u8>,
     length: usize,
+    /// What was asked of the kernel: address and bytes.
+    mapped: (*mut libc::c_void, usize),
 }
 
 // SAFETY: it owns its memory, which nothing else refers to.
@@ -20,22 +25,43 @@ unsafe impl Send for Buffer {}
 
 impl Buffer {
     pub(crate) fn new(length: usize) -> io::Result<Buffer> {
+        Buffer::mapped(length, 0, |_| 0)
+    }
+
+    /// One of which what follows the first `head` bytes, up to 2 MiB, lies in one huge page where the
+    /// kernel has one to give: who copies there, or lends the pages, has fewer to look up.
+    pub(crate) fn with_huge_page(head: usize, length: usize) -> io::Result<Buffer> {
+        let buffer = Buffer::mapped(length, 2 * HUGE_BYTES, |address| {
+            (address + head).next_multiple_of(HUGE_BYTES) - head - address
+        })?;
+        let page = buffer.pointer.as_ptr().wrapping_add(head);
+        // SAFETY: the page was mapped with the buffer. If there is none to be had, all works as well.
+        unsafe { libc::madvise(page.cast(), HUGE_BYTES, libc::MADV_HUGEPAGE) };
+        Ok(buffer)
+    }
+
+    /// `begin` says, of the address of what is mapped, how many bytes from there the buffer begins: any
+    /// number up to `spare`.
+    fn mapped(length: usize, spare: usize, begin: impl Fn(usize) -> usize) -> io::Result<Buffer> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let whole = length + spare;
         // SAFETY: asks for fresh memory.
-        let pointer = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
-        if pointer == libc::MAP_FAILED {
+        let base = unsafe { libc::mmap(std::ptr::null_mut(), whole, protection, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let pointer = NonNull::new(pointer.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Buffer { pointer, length })
+        let pointer = base.cast::<u8>().wrapping_add(begin(base as usize));
+        let pointer = NonNull::new(pointer).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Buffer { pointer, length, mapped: (base, whole) })
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this length; nobody has it any more.
-        unsafe { libc::munmap(self.pointer.as_ptr().cast(), self.length) };
+        let (base, length) = self.mapped;
+        // SAFETY: mapped with this length; nobody has it any more.
+        unsafe { libc::munmap(base, length) };
     }
 }
 
@@ -52,5 +78,25 @@ impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and borrowed alone.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.length) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_follows_the_head_begins_at_a_huge_page() {
+        for head in [0, PAGE_BYTES, HUGE_BYTES] {
+            let mut buffer = Buffer::with_huge_page(head, head + 100_000).unwrap();
+            assert_eq!(buffer[head..].as_ptr() as usize % HUGE_BYTES, 0);
+            assert_eq!(buffer.len(), head + 100_000);
+            // All of it, and all of the huge page, is there.
+            buffer.fill(1);
+            let page = buffer.pointer.as_ptr().wrapping_add(head);
+            // SAFETY: mapped with the buffer.
+            unsafe { page.write_bytes(2, HUGE_BYTES) };
+            assert!(buffer[..head].iter().all(|byte| *byte == 1));
+        }
     }
 }

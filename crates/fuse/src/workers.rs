@@ -111,7 +111,8 @@ struct Inbox(Buffer);
 
 impl Inbox {
     fn new() -> io::Result<Inbox> {
-        Buffer::new(PAGE_BYTES + REQUEST_BYTES_MAX as usize).map(Inbox)
+        let length = PAGE_BYTES + REQUEST_BYTES_MAX as usize;
+        Buffer::with_huge_page(PAGE_BYTES, length).map(Inbox)
     }
 
     fn room(&mut self) -> &mut [u8] {
