@@ -17,7 +17,7 @@ use weir_core::config::Timing;
 use weir_core::error::{Code, Error, Result};
 use weir_core::fs::{Call, Rpc};
 use weir_core::session::{Completion, Expired, Identity, Incoming, Reply, Request, Session};
-use weir_core::slice::{Basin, Slice};
+use weir_core::slice::Slice;
 use weir_core::types::{Now, ServerIndex, WallTime};
 use weir_core::wire::Header;
 use weir_net::tcp::{self, TcpLink};
@@ -37,7 +37,6 @@ struct Pending {
     source: Vec<Slice>,
     steady: bool,
     sink: Vec<Slice>,
-    basin: Option<Arc<dyn Basin>>,
     outcome: Mutex<Outcome>,
 }
 
@@ -537,9 +536,6 @@ impl Sink for Receiver<'_> {
             Incoming::Payload(slot) => {
                 let length = header.payload_length as usize;
                 let pending = self.session.tag(slot).map(|pending| &*pending);
-                if let Some(basin) = pending.and_then(|pending| pending.basin.as_ref()) {
-                    return Ok(Placement::Basin(basin.clone()));
-                }
                 let sink = pending.map_or(&[][..], |pending| &pending.sink);
                 let mut left = length;
                 let mut slices = Vec::with_capacity(sink.len());
@@ -605,7 +601,6 @@ impl Rpc for Net {
             source: call.source,
             steady: call.steady,
             sink: call.sink,
-            basin: call.basin,
             outcome: Mutex::new(Outcome::Awaited(None)),
         });
         let abandon = Abandon { shared, stream, pending };

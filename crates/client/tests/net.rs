@@ -34,7 +34,6 @@ fn question() -> Call {
         source: Vec::new(),
         steady: false,
         sink: Vec::new(),
-        basin: None,
         lane: 0,
     }
 }

@@ -24,35 +24,26 @@ pub(crate) struct Buffer {
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    pub(crate) fn new(length: usize) -> io::Result<Buffer> {
-        Buffer::mapped(length, 0, |_| 0)
-    }
-
-    /// One of which what follows the first `head` bytes, up to 2 MiB, lies in one huge page where the
-    /// kernel has one to give: who copies there, or lends the pages, has fewer to look up.
-    pub(crate) fn with_huge_page(head: usize, length: usize) -> io::Result<Buffer> {
-        let buffer = Buffer::mapped(length, 2 * HUGE_BYTES, |address| {
-            (address + head).next_multiple_of(HUGE_BYTES) - head - address
-        })?;
-        let page = buffer.pointer.as_ptr().wrapping_add(head);
-        // SAFETY: the page was mapped with the buffer. If there is none to be had, all works as well.
-        unsafe { libc::madvise(page.cast(), HUGE_BYTES, libc::MADV_HUGEPAGE) };
-        Ok(buffer)
-    }
-
-    /// `begin` says, of the address of what is mapped, how many bytes from there the buffer begins: any
-    /// number up to `spare`.
-    fn mapped(length: usize, spare: usize, begin: impl Fn(usize) -> usize) -> io::Result<Buffer> {
+    /// What follows the first `head` bytes, up to 2 MiB, lies in one huge page where the kernel has
+    /// one to give: who copies there, or lends the pages, has fewer to look up.
+    pub(crate) fn new(head: usize, length: usize) -> io::Result<Buffer> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        let whole = length + spare;
+        debug_assert!(head <= length);
+        // Somewhere in there a huge page begins behind a head, and ends.
+        let whole = length + 2 * HUGE_BYTES;
         // SAFETY: asks for fresh memory.
         let base = unsafe { libc::mmap(std::ptr::null_mut(), whole, protection, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        let pointer = base.cast::<u8>().wrapping_add(begin(base as usize));
-        let pointer = NonNull::new(pointer).ok_or(io::ErrorKind::OutOfMemory)?;
+        let page = base.wrapping_byte_add(head);
+        let page =
+            page.wrapping_byte_add((page as usize).next_multiple_of(HUGE_BYTES) - page as usize);
+        // SAFETY: the page was mapped with the rest. If there is none to be had, all works as well.
+        unsafe { libc::madvise(page, HUGE_BYTES, libc::MADV_HUGEPAGE) };
+        let pointer = NonNull::new(page.wrapping_byte_sub(head).cast())
+            .expect("mapped memory has an address");
         Ok(Buffer { pointer, length, mapped: (base, whole) })
     }
 }
@@ -88,7 +79,7 @@ mod tests {
     #[test]
     fn what_follows_the_head_begins_at_a_huge_page() {
         for head in [0, PAGE_BYTES, HUGE_BYTES] {
-            let mut buffer = Buffer::with_huge_page(head, head + 100_000).unwrap();
+            let mut buffer = Buffer::new(head, head + 100_000).unwrap();
             assert_eq!(buffer[head..].as_ptr() as usize % HUGE_BYTES, 0);
             assert_eq!(buffer.len(), head + 100_000);
             // All of it, and all of the huge page, is there.

@@ -3,7 +3,7 @@
 use crate::kernel::ANSWER_HEADER_BYTES;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::OwnedFd;
 use weir_core::types::Ino;
 
 /// A message from us that is no answer: pages or attributes of an inode are not true any more.
@@ -16,10 +16,6 @@ pub(crate) struct Device(File);
 impl Device {
     pub(crate) fn new(descriptor: OwnedFd) -> Device {
         Device(File::from(descriptor))
-    }
-
-    pub(crate) fn descriptor(&self) -> RawFd {
-        self.0.as_raw_fd()
     }
 
     /// Waits for a request. None: the mount has ended.

@@ -4,7 +4,6 @@ use crate::buffer::Buffer;
 use crate::directory::Directory;
 use crate::kernel::{Header, Operation as Asked, Read, SetAttributes, Write, init, write};
 use crate::locks::to_lock;
-use crate::pipes::Payload;
 use crate::reply::{Entries, Errno, Reply, Space};
 use crate::shared::{Open, Shared, errno, without_privileges};
 use crate::statistics::Operation;
@@ -17,7 +16,6 @@ use weir_client::lending::LEND;
 use weir_core::config::NAME_BYTES_MAX;
 use weir_core::error::{Code, Error};
 use weir_core::layout::Extent;
-use weir_core::slice::Basin;
 use weir_core::types::{FileKind, Ino};
 use weir_core::wire::meta::{Changes, OpenMode, Place, SetTime};
 
@@ -42,12 +40,7 @@ fn never_kept(name: &[u8]) -> bool {
 const RENAME_NO_REPLACE: u32 = libc::RENAME_NOREPLACE;
 const RENAME_EXCHANGE: u32 = libc::RENAME_EXCHANGE;
 
-/// Reads of fewer bytes go through memory: to copy them costs less than the ways around it.
-const PIPED_BYTES_MIN: u32 = 128 * 1024;
-
 thread_local! {
-    /// A pipe for large reads: made once for each thread. None within: none can be had.
-    static PAYLOAD: RefCell<Option<Option<Arc<Payload>>>> = const { RefCell::new(None) };
     /// Where reads land on their way to the kernel: made once for each thread.
     static BUFFER: RefCell<Option<Buffer>> = const { RefCell::new(None) };
 }
@@ -56,7 +49,7 @@ thread_local! {
 fn room(buffer: &mut Option<Buffer>, length: usize) -> Answered<&mut Buffer> {
     if buffer.as_ref().is_none_or(|buffer| buffer.len() < length) {
         let length = length.max(REQUEST_BYTES_MAX as usize);
-        *buffer = Some(Buffer::new(length).map_err(|_| Errno(libc::ENOMEM))?);
+        *buffer = Some(Buffer::new(0, length).map_err(|_| Errno(libc::ENOMEM))?);
     }
     buffer.as_mut().ok_or(Errno(libc::ENOMEM))
 }
@@ -392,7 +385,6 @@ impl Shared {
         if let (false, Some(lender)) = (read.for_program, &self.lender) {
             lender.mapped(ino.0);
         }
-        let Some(reply) = self.read_by_pipe(&open, read, reply) else { return };
         BUFFER.with_borrow_mut(|buffer| {
             let size = read.size as usize;
             let Ok(buffer) = room(buffer, size) else { return reply.error(Errno(libc::ENOMEM)) };
@@ -404,44 +396,6 @@ impl Shared {
                 Err(errno) => reply.error(errno),
             }
         });
-    }
-
-    /// Serves a large read without a copy in memory here; gives the reply back where that is not how
-    /// it goes.
-    fn read_by_pipe(&self, open: &Open, read: &Read, reply: Reply) -> Option<Reply> {
-        if read.size < PIPED_BYTES_MIN {
-            return Some(reply);
-        }
-        let payload = PAYLOAD.with_borrow_mut(|payload| {
-            if payload.is_none() {
-                // Where pipes cannot be had, all goes through memory.
-                let made = Payload::new();
-                *payload = Some(
-                    made.inspect_err(|error| tracing::debug!(%error, "no pipe")).ok().map(Arc::new),
-                );
-            }
-            payload.clone().flatten()
-        });
-        let Some(payload) = payload.filter(|payload| !payload.is_detour()) else {
-            return Some(reply);
-        };
-        let extent = Extent { offset: read.offset, length: read.size.into() };
-        let basin: Arc<dyn Basin> = payload.clone();
-        let begun = Instant::now();
-        let result = self.pool.run(open.file.read_into(extent, &basin));
-        let time = begun.elapsed();
-        // Several targets: nothing was done yet.
-        let Some(result) = result.transpose() else { return Some(reply) };
-        self.counters.operation(Operation::Read, time, result.is_err());
-        open.counters.read(*result.as_ref().unwrap_or(&0), time);
-        match result {
-            Ok(length) => reply.payload(&payload, length),
-            Err(error) => {
-                tracing::debug!(%error, "read failed");
-                reply.error(errno(&error));
-            }
-        }
-        None
     }
 
     /// Gives whether the data's memory can be used again.

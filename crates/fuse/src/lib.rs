@@ -19,7 +19,6 @@ mod locks;
 pub mod mounting;
 mod names;
 mod pins;
-mod pipes;
 mod reply;
 mod session;
 mod shared;

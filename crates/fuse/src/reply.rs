@@ -2,7 +2,6 @@
 
 use crate::attributes::encode_attributes;
 use crate::device::Device;
-use crate::pipes::Payload;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,12 +126,6 @@ impl Reply {
 
     pub(crate) fn data(self, bytes: &[u8]) {
         self.give(0, &[bytes]);
-    }
-
-    /// The payload, and zeros behind it up to `length`.
-    pub(crate) fn payload(mut self, payload: &Payload, length: usize) {
-        self.given = true;
-        payload.answer(&self.device, self.unique, length);
     }
 
     pub(crate) fn entry(self, attributes: &Attributes, believed: Duration) {

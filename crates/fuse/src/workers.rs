@@ -112,7 +112,7 @@ struct Inbox(Buffer);
 impl Inbox {
     fn new() -> io::Result<Inbox> {
         let length = PAGE_BYTES + REQUEST_BYTES_MAX as usize;
-        Buffer::with_huge_page(PAGE_BYTES, length).map(Inbox)
+        Buffer::new(PAGE_BYTES, length).map(Inbox)
     }
 
     fn room(&mut self) -> &mut [u8] {

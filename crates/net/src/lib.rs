@@ -8,7 +8,6 @@
 
 mod conduit;
 pub mod descriptors;
-pub mod pipe;
 mod poller;
 mod spin;
 pub mod tcp;
@@ -17,9 +16,8 @@ pub use poller::{Event, Poller};
 
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use weir_core::error::Result;
-use weir_core::slice::{Basin, Slice};
+use weir_core::slice::Slice;
 use weir_core::wire::Header;
 
 /// A payload on its way out. It keeps its memory valid until it is dropped, or its maker promises
@@ -51,8 +49,6 @@ pub enum Placement {
     /// Into this memory, of the payload's length. Whoever names it keeps it valid and unaliased
     /// until [`Sink::payload`] is called or the link is dropped.
     Into(Vec<Slice>),
-    /// Into this, which need not be memory; whatever the payload's length.
-    Basin(Arc<dyn Basin>),
 }
 
 /// Takes what a link receives.

@@ -8,10 +8,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use weir_core::config::BODY_BYTES_MAX;
 use weir_core::error::{Code, Error, Result};
-use weir_core::slice::{Basin, Slice};
+use weir_core::slice::Slice;
 use weir_core::wire::{HEADER_BYTES, Header};
 
 /// What is received ahead, not knowing yet what it is. Small payloads arrive with their head in
@@ -20,9 +19,6 @@ use weir_core::wire::{HEADER_BYTES, Header};
 const AHEAD_BYTES: usize = 4 * 1024 + 512;
 /// What one call of [`TcpLink::receive`] takes before others get their turn: bytes.
 const FAIR_SHARE_BYTES: usize = 4 * 1024 * 1024;
-/// Most bytes that are awaited before any are taken, and fewest that it is worth while for.
-const AWAITED_BYTES_MAX: usize = 512 * 1024;
-const AWAITED_BYTES_MIN: usize = 64 * 1024;
 /// Pieces of memory named in one system call.
 const SLICES_MAX: usize = 256;
 /// A list's slices shorter than this go through a buffer, side by side: to name one to the kernel
@@ -197,8 +193,6 @@ enum Incoming {
     Head,
     /// A payload is being received into this memory.
     Payload { slices: Vec<Slice>, first: usize, left: usize },
-    /// A payload goes to something that is no memory.
-    Basin { basin: Arc<dyn Basin>, left: usize },
     /// A payload is being thrown away.
     Discard { left: usize },
 }
@@ -214,10 +208,6 @@ pub struct TcpLink<P> {
     start: usize,
     end: usize,
     scratch: Vec<libc::iovec>,
-    /// With fewer bytes than this the socket is not readable.
-    awaited: usize,
-    /// Most that this may be; 0: not known yet.
-    awaited_max: usize,
     /// For payloads that are not copied: made when the first one comes. None within: there is none to
     /// be had.
     conduit: Option<Option<Conduit>>,
@@ -241,8 +231,6 @@ impl<P: Payload> TcpLink<P> {
             start: 0,
             end: 0,
             scratch: Vec::new(),
-            awaited: 1,
-            awaited_max: 0,
             conduit: None,
         })
     }
@@ -281,10 +269,6 @@ impl<P: Payload> TcpLink<P> {
                     self.incoming = match placement {
                         _ if left == 0 => Incoming::Head,
                         Placement::Discard => Incoming::Discard { left },
-                        Placement::Basin(basin) => {
-                            basin.begin().map_err(|error| choked(&error))?;
-                            Incoming::Basin { basin, left }
-                        }
                         Placement::Into(slices) => {
                             let room: usize = slices.iter().map(|slice| slice.length).sum();
                             if room != left {
@@ -303,23 +287,6 @@ impl<P: Payload> TcpLink<P> {
                         return Ok(());
                     }
                     self.incoming = Incoming::Head;
-                    sink.payload()?;
-                }
-                Incoming::Basin { basin, left } => {
-                    let taken = (*left).min(self.end - self.start);
-                    if taken > 0 {
-                        let bytes = &self.ahead[self.start..self.start + taken];
-                        basin.pour(bytes).map_err(|error| choked(&error))?;
-                        self.start += taken;
-                        *left -= taken;
-                    }
-                    if *left > 0 {
-                        let left = *left;
-                        self.await_bytes(left);
-                        return Ok(());
-                    }
-                    self.incoming = Incoming::Head;
-                    self.await_bytes(1);
                     sink.payload()?;
                 }
                 Incoming::Payload { slices, first, left } => {
@@ -343,31 +310,6 @@ impl<P: Payload> TcpLink<P> {
                     sink.payload()?;
                 }
             }
-        }
-    }
-
-    /// From now on the link is readable when so many bytes are there, or as many as the kernel may
-    /// keep waiting without harm. What goes to a basin is moved at no cost but that of a call: to
-    /// wake somebody for each packet of it was a fifth of the time that a large read took.
-    fn await_bytes(&mut self, count: usize) {
-        if self.awaited_max == 0 {
-            // The kernel makes its buffer as large as is asked for here, if it may.
-            self.set_awaited(4 * AWAITED_BYTES_MAX);
-            let room = option(&self.stream, libc::SOL_SOCKET, libc::SO_RCVLOWAT);
-            // Far from where a sender waits for room: it does not send what does not fit whole.
-            let most = usize::try_from(room.unwrap_or(0)).unwrap_or(0) / 4;
-            self.awaited_max = if most < AWAITED_BYTES_MIN { 1 } else { most };
-        }
-        let count = count.min(self.awaited_max);
-        if count != self.awaited {
-            self.set_awaited(count);
-        }
-    }
-
-    fn set_awaited(&mut self, count: usize) {
-        let value = libc::c_int::try_from(count).unwrap_or(1);
-        if set_option(&self.stream, libc::SOL_SOCKET, libc::SO_RCVLOWAT, value).is_ok() {
-            self.awaited = count;
         }
     }
 
@@ -436,13 +378,6 @@ impl<P: Payload> TcpLink<P> {
             self.make_room(AHEAD_BYTES);
         }
         self.scratch.clear();
-        if let Incoming::Basin { basin, left } = &mut self.incoming {
-            let iov_base = std::ptr::null_mut();
-            self.scratch.push(libc::iovec { iov_base, iov_len: *left });
-            let count = basin.fill(self.stream.as_raw_fd(), *left)?;
-            *left -= count;
-            return Ok(count);
-        }
         let mut expected = 0;
         if let Incoming::Payload { slices, first, left } = &self.incoming {
             expected = *left;
@@ -567,22 +502,6 @@ fn set_option(stream: &TcpStream, level: i32, name: i32, value: libc::c_int) -> 
         )
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-fn option(stream: &TcpStream, level: i32, name: i32) -> io::Result<libc::c_int> {
-    let mut value: libc::c_int = 0;
-    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: a valid socket, and room for an integer.
-    let result = unsafe {
-        let value = (&raw mut value).cast();
-        libc::getsockopt(stream.as_raw_fd(), level, name, value, &raw mut length)
-    };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(value) }
-}
-
-/// A payload's place does not take it: then nothing that follows can be understood.
-fn choked(error: &io::Error) -> Error {
-    Error::because(Code::Internal, format!("payload not taken: {error}"))
 }
 
 fn broken(error: &io::Error) -> Error {

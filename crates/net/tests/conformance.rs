@@ -1,14 +1,13 @@
 //! What every transport must do, run against each of them.
 
 use proptest::prelude::*;
-use std::io::{self, Read, Write};
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::FromRawFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_core::config::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use weir_core::error::{Code, Error, Result};
-use weir_core::slice::{Basin, Slice};
+use weir_core::slice::Slice;
 use weir_core::wire::{self, Header, Kind};
 use weir_net::tcp::{self, TcpLink};
 use weir_net::{Link, Payload, Placement, Poller, Received, Sink};
@@ -61,34 +60,7 @@ struct Collector {
     piece: usize,
     frames: Vec<Frame>,
     place: Vec<u8>,
-    /// Where they go instead.
-    tub: Option<Arc<Tub>>,
     waiting: Option<Frame>,
-}
-
-/// Takes payloads as a pipe would.
-#[derive(Debug, Default)]
-struct Tub(Mutex<Vec<u8>>);
-
-impl Basin for Tub {
-    fn begin(&self) -> io::Result<()> {
-        self.0.lock().unwrap().clear();
-        Ok(())
-    }
-
-    fn pour(&self, bytes: &[u8]) -> io::Result<()> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(())
-    }
-
-    fn fill(&self, descriptor: i32, length: usize) -> io::Result<usize> {
-        let mut bytes = vec![0; length.min(100_000)];
-        // SAFETY: the link keeps its descriptor open during the call, and it is not closed here.
-        let mut stream = std::mem::ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(descriptor) });
-        let count = stream.read(&mut bytes)?;
-        self.pour(&bytes[..count])?;
-        Ok(count)
-    }
 }
 
 impl Sink for Collector {
@@ -104,9 +76,6 @@ impl Sink for Collector {
         if discard {
             return Ok(Placement::Discard);
         }
-        if let Some(tub) = &self.tub {
-            return Ok(Placement::Basin(tub.clone()));
-        }
         self.place = vec![0xee; header.payload_length as usize];
         let slices = self.place.chunks_mut(self.piece.max(1)).map(Slice::to_write).collect();
         Ok(Placement::Into(slices))
@@ -115,10 +84,7 @@ impl Sink for Collector {
     fn payload(&mut self) -> Result<()> {
         let mut frame = self.waiting.take().expect("a payload without its head");
         if !frame.discard {
-            frame.payload = match &self.tub {
-                Some(tub) => std::mem::take(&mut *tub.0.lock().unwrap()),
-                None => std::mem::take(&mut self.place),
-            };
+            frame.payload = std::mem::take(&mut self.place);
         }
         self.frames.push(frame);
         Ok(())
@@ -235,11 +201,6 @@ fn frames_of_every_size_arrive_whole_and_in_order() {
             carry(&mut *left, &mut *right, &mut collector, frames.len());
             assert!(collector.frames == expected(&frames), "{name}: {out}, {into}");
         }
-        // The same into something that is no memory.
-        frames.iter().for_each(|frame| send_counted(&mut *left, frame, 70_000, &alive));
-        let mut collector = Collector { tub: Some(Arc::default()), ..Collector::default() };
-        carry(&mut *left, &mut *right, &mut collector, frames.len());
-        assert!(collector.frames == expected(&frames), "{name}");
         assert_eq!(left.unsent(), 0);
         assert_eq!(Arc::strong_count(&alive), 1, "payloads are let go once sent");
     }
@@ -407,55 +368,4 @@ proptest! {
         }
         prop_assert!(collector.frames.len() >= usize::from(good));
     }
-}
-
-/// Sends a payload of 2 MiB in such pieces, with a pause behind each, to a link that lays payloads into
-/// a basin; how often the link had to be looked after until all of it was there.
-fn fill_a_basin(pieces: impl Iterator<Item = usize> + Send + 'static) -> usize {
-    let listener = tcp::listen(([127, 0, 0, 1], 0).into()).unwrap();
-    let mut from = tcp::dial(listener.local_addr().unwrap()).unwrap();
-    let mut into = TcpLink::<Owned>::new(listener.accept().unwrap().0).unwrap();
-    let payload = pattern(2 << 20, 3);
-    let sent = payload.clone();
-    let writer = std::thread::spawn(move || {
-        let header = Header {
-            kind: Kind::Write,
-            slot: 1,
-            sequence: 1,
-            body_length: 0,
-            payload_length: sent.len() as u32,
-        };
-        from.write_all(&header.encode()).unwrap();
-        let mut rest = &sent[..];
-        for piece in pieces {
-            let (now, later) = rest.split_at(piece.min(rest.len()));
-            from.write_all(now).unwrap();
-            rest = later;
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        from.write_all(rest).unwrap();
-        from
-    });
-    let poller = Poller::new(Duration::ZERO).unwrap();
-    poller.add(into.descriptor(), 0, true, false).unwrap();
-    let mut collector = Collector { tub: Some(Arc::default()), ..Collector::default() };
-    let (mut events, mut times) = (Vec::new(), 0);
-    while collector.frames.is_empty() {
-        poller.wait(&mut events, Some(Duration::from_secs(10))).unwrap();
-        assert!(!events.is_empty(), "nothing is said to be there after {times} times");
-        into.receive(&mut collector).unwrap();
-        times += 1;
-    }
-    assert!(collector.frames[0].payload == payload);
-    drop(writer.join().unwrap());
-    times
-}
-
-#[test]
-fn a_basin_is_filled_however_its_bytes_come() {
-    fill_a_basin([1, 5000, 70_000, 600_000, 3, 900_000, 500_000].into_iter());
-    fill_a_basin([(2 << 20) - 1].into_iter());
-    // Nobody is woken for each of many small pieces.
-    let times = fill_a_basin(std::iter::repeat_n(16 << 10, 128));
-    assert!(times < 40, "{times} times");
 }

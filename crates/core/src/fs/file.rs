@@ -4,11 +4,10 @@ use super::plan::{Part, plan};
 use super::unsynced::{Begun, Borrowers, Unsynced};
 use super::{Call, Fs, Rpc};
 use crate::auth::Capability;
-use crate::config::PAYLOAD_BYTES_MAX;
 use crate::error::{Code, Error, Result};
 use crate::layout::{Extent, FILE_SIZE_MAX, Layout};
 use crate::session::Reply;
-use crate::slice::{Basin, Slice};
+use crate::slice::Slice;
 use crate::types::{Attributes, Credentials, Ino, WallTime};
 use crate::wire::Kind;
 use crate::wire::data::{Io, TargetReply, TargetRequest, Witness};
@@ -88,17 +87,6 @@ struct State {
     writes_open: usize,
     /// Those of them of which the targets have said no: nothing of these is on its way any more.
     writes_refused: usize,
-}
-
-/// How a payload goes between the network and whoever asks.
-#[derive(Clone, Copy)]
-enum Way<'a> {
-    /// From or to memory of his.
-    Memory,
-    /// From memory of his that stays as it is: see [`File::write_steady`].
-    Steady,
-    /// To something that is no memory.
-    Basin(&'a Arc<dyn Basin>),
 }
 
 /// What a read of some extents found.
@@ -295,7 +283,7 @@ impl<R: Rpc> File<R> {
     /// connection that broke have some of it under way still.
     pub async fn write_steady(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let extent = Extent { offset, length: bytes.len() as u64 };
-        self.write_parts(&[extent], &[Slice::to_read(bytes)], Way::Steady).await
+        self.write_parts(&[extent], &[Slice::to_read(bytes)], true).await
     }
 
     /// Reads file extents, one behind the other, into memory of the same length in all: one request
@@ -310,37 +298,6 @@ impl<R: Rpc> File<R> {
         let memory: Vec<Slice> = memory.iter_mut().map(|slice| Slice::to_write(slice)).collect();
         // SAFETY: the borrow of `memory` outlives this future, which waits for the call.
         unsafe { self.read_slices(extents, &memory) }.await
-    }
-
-    /// Reads into something that is no memory: one extent that lies on one target. Gives the number
-    /// of bytes before the file's end; of those that `basin` was not given, the last ones, all are
-    /// zeros. None: the extent lies on several targets, or is longer than an answer; nothing was read.
-    pub async fn read_into(&self, extent: Extent, basin: &Arc<dyn Basin>) -> Result<Option<usize>> {
-        let read = async {
-            let Ok(length) = usize::try_from(extent.length) else { return Ok(None) };
-            // Not memory, and never touched as such: the plan is for one part without it.
-            let nowhere = [Slice { pointer: std::ptr::null_mut(), length }];
-            self.check(self.shared.mode.read, "read", &[extent], &nowhere)?;
-            let parts = plan(&self.shared.layout, &[extent], &nowhere, PAYLOAD_BYTES_MAX);
-            let [part] = &parts[..] else { return Ok(None) };
-            self.fresh_capability().await?;
-            let reply = self.request(Kind::Read, part, Way::Basin(basin)).await?;
-            let witness = Witness::decode(&reply.body)?;
-            self.found(part.column, witness)?;
-            if reply.payload_length == length {
-                return Ok(Some(length));
-            }
-            if reply.payload_length > length {
-                let more = reply.payload_length - length;
-                let cause = format!("{more} bytes more than were asked for");
-                return Err(Error::because(Code::Protocol, cause));
-            }
-            let seen = self.shared.layout.file_size_seen(part.column, witness.size);
-            let size = self.size_at_least(seen, extent.end()).await?;
-            let before_end = size.saturating_sub(extent.offset).min(extent.length) as usize;
-            Ok(Some(before_end.max(reply.payload_length)))
-        };
-        read.await.map_err(|error: Error| error.on("read", &self.shared.name))
     }
 
     /// Writes memory into file extents of the same length in all: one request to each target.
@@ -388,10 +345,10 @@ impl<R: Rpc> File<R> {
     /// # Safety
     /// As [`File::read_slices`], but the memory is only read.
     pub async unsafe fn write_slices(&self, extents: &[Extent], memory: &[Slice]) -> Result<()> {
-        self.write_parts(extents, memory, Way::Memory).await
+        self.write_parts(extents, memory, false).await
     }
 
-    async fn write_parts(&self, extents: &[Extent], memory: &[Slice], way: Way<'_>) -> Result<()> {
+    async fn write_parts(&self, extents: &[Extent], memory: &[Slice], steady: bool) -> Result<()> {
         let write = async {
             if self.check(self.shared.mode.write, "write", extents, memory)? == 0 {
                 return Ok(());
@@ -400,7 +357,7 @@ impl<R: Rpc> File<R> {
             let parts = self.plan(extents, memory);
             self.lock().writes_open += 1;
             let results =
-                join_all(parts.iter().map(|part| self.request(Kind::Write, part, way))).await;
+                join_all(parts.iter().map(|part| self.request(Kind::Write, part, steady))).await;
             let mut lost = 0;
             let mut unsure = false;
             let mut first = None;
@@ -462,7 +419,7 @@ impl<R: Rpc> File<R> {
     async fn read_parts(&self, extents: &[Extent], memory: &[Slice]) -> Result<Found> {
         self.fresh_capability().await?;
         let parts = self.plan(extents, memory);
-        let requests = parts.iter().map(|part| self.request(Kind::Read, part, Way::Memory));
+        let requests = parts.iter().map(|part| self.request(Kind::Read, part, false));
         let results = join_all(requests).await;
         let mut found = Found { size_seen: 0, short: Vec::new() };
         for (part, result) in parts.into_iter().zip(results) {
@@ -479,7 +436,7 @@ impl<R: Rpc> File<R> {
     }
 
     /// Makes one request, again with a fresh capability if the target wants one.
-    async fn request(&self, kind: Kind, part: &Part, way: Way<'_>) -> Result<Reply> {
+    async fn request(&self, kind: Kind, part: &Part, steady: bool) -> Result<Reply> {
         let fs = &self.shared.fs;
         let member = self.shared.layout.member(part.column);
         let server = fs.server_of(member)?;
@@ -508,14 +465,12 @@ impl<R: Rpc> File<R> {
                 capability: Some(capability),
                 once: kind == Kind::Write,
                 source: Vec::new(),
-                steady: matches!(way, Way::Steady),
+                steady,
                 sink: Vec::new(),
-                basin: None,
                 lane: part.lane,
             };
-            match (kind, way) {
-                (Kind::Write, _) => call.source.clone_from(&part.memory),
-                (_, Way::Basin(basin)) => call.basin = Some(basin.clone()),
+            match kind {
+                Kind::Write => call.source.clone_from(&part.memory),
                 _ => call.sink.clone_from(&part.memory),
             }
             // SAFETY: the callers of `read_slices` and `write_slices` promise what is needed, and

@@ -18,7 +18,7 @@ use crate::config::Timing;
 use crate::error::{Code, Error, Result};
 use crate::layout::{Layout, Member};
 use crate::session::Reply;
-use crate::slice::{Basin, Slice};
+use crate::slice::Slice;
 use crate::types::{Attributes, Credentials, Entry, FileKind, Ino, Now, ServerIndex};
 use crate::wire::control::{ControlReply, ControlRequest, PoolMap, ServerStatus};
 use crate::wire::data::{TargetCall, TargetReply, TargetRequest, Witness};
@@ -48,8 +48,6 @@ pub struct Call {
     pub steady: bool,
     /// Where the answer's payload goes: written until the call ends.
     pub sink: Vec<Slice>,
-    /// Where it goes instead, whatever its length.
-    pub basin: Option<Arc<dyn Basin>>,
     /// Spreads calls over the streams to a server: equal numbers share a stream.
     pub lane: u64,
 }
@@ -538,7 +536,7 @@ impl<R: Rpc> Fs<R> {
     ) -> Result<Reply> {
         let (source, sink) = (vec![], vec![]);
         let steady = false;
-        let call = Call { kind, body, capability, once, source, steady, sink, basin: None, lane };
+        let call = Call { kind, body, capability, once, source, steady, sink, lane };
         // SAFETY: no slices.
         unsafe { self.retry(server, call) }.await
     }
@@ -565,7 +563,6 @@ impl<R: Rpc> Fs<R> {
                 capability: call.capability.clone(),
                 source: call.source.clone(),
                 sink: call.sink.clone(),
-                basin: call.basin.clone(),
                 ..call
             };
             // SAFETY: the caller's promise covers every try.
