@@ -348,6 +348,10 @@ impl<P: Payload> TcpLink<P> {
             }
             conduit.drain(socket, frame.left > conduit.held())?
         };
+        if count == 0 {
+            // Never seen; it would be tried for ever.
+            return Err(io::ErrorKind::WriteZero.into());
+        }
         self.sent(count);
         Ok(count)
     }
