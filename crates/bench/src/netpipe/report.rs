@@ -134,7 +134,6 @@ impl Report {
     /// How far reading and writing are apart at each large size, or how much farther than on the
     /// wire, whichever is less.
     fn asymmetries(&self) -> Vec<(u64, f64)> {
-        let apart = |ratio: f64| ratio.max(1.0 / ratio) - 1.0;
         let large = self.of(Mode::Write).filter(|point| point.size >= LARGE);
         large
             .filter_map(|write| {
@@ -142,9 +141,7 @@ impl Report {
                 let ratio = |name: &str| {
                     Some(read.figure(name)?.value.median / write.figure(name)?.value.median)
                 };
-                let pool = ratio("pool")?;
-                let beyond = ratio("tcp").map_or(f64::MAX, |tcp| apart(pool / tcp));
-                Some((write.size, apart(pool).min(beyond)))
+                Some((write.size, asymmetry(ratio("pool")?, ratio("tcp"))))
             })
             .collect()
     }
@@ -272,6 +269,18 @@ impl Report {
     }
 }
 
+/// How far reading and writing are apart, or how much farther than on the wire, whichever is less;
+/// of each the rate of reads as a multiple of that of writes. Not so far as the wire's, and to the
+/// same side, is no farther.
+fn asymmetry(pool: f64, wire: Option<f64>) -> f64 {
+    let apart = |ratio: f64| ratio.max(1.0 / ratio) - 1.0;
+    let Some(wire) = wire else {
+        return apart(pool);
+    };
+    let between = (pool >= wire && pool <= 1.0) || (pool <= wire && pool >= 1.0);
+    if between { 0.0 } else { apart(pool).min(apart(pool / wire)) }
+}
+
 /// Three significant digits.
 fn digits(value: f64) -> String {
     let decimals = (2 - value.abs().max(1e-9).log10().floor() as i32).clamp(0, 4) as usize;
@@ -342,6 +351,22 @@ mod tests {
             ["906 (815..997)   0.95", "19.0 (17.1..20.9)   1.90", "met at 1 MiB", "no mismatch"]
         {
             assert!(text.contains(part), "{part} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn no_farther_apart_than_the_wire_is_not_apart() {
+        for (pool, wire, expected) in [
+            (1.25, None, 0.25),
+            (0.8, None, 0.25),
+            (0.8, Some(0.5), 0.0),
+            (1.25, Some(2.0), 0.0),
+            (0.5, Some(0.8), 0.6),
+            (0.5, Some(2.0), 1.0),
+            (1.25, Some(0.5), 0.25),
+        ] {
+            let apart = asymmetry(pool, wire);
+            assert!((apart - expected).abs() < 1e-9, "{pool}, {wire:?}: {apart}");
         }
     }
 
