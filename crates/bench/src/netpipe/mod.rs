@@ -90,7 +90,7 @@ pub struct Arguments {
     #[arg(long, value_parser = size::parse, value_name = "SIZE")]
     file_size: Option<u64>,
     /// Bytes of a large transfer that go into one request
-    #[arg(long, value_parser = size::parse, value_name = "SIZE", default_value = "256K")]
+    #[arg(long, value_parser = size::parse, value_name = "SIZE", default_value = "1M")]
     transfer_size: u64,
     /// Transfers under way at once (latency: always one)
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
