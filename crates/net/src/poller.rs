@@ -48,7 +48,7 @@ impl Poller {
         let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: as above.
         let wake = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        let poller = Poller { epoll, wake, spin_max, spin: Spin::default() };
+        let poller = Poller { epoll, wake, spin_max, spin: Spin::new() };
         poller.control(libc::EPOLL_CTL_ADD, poller.wake.as_raw_fd(), WAKE, true, false)?;
         Ok(poller)
     }

@@ -8,7 +8,16 @@
 //! So others may have it between any two looks: where there are none that costs nothing, and where
 //! the peer shares this processor it works at once, without being woken. Who computes keeps it for
 //! milliseconds, which is noticed; then, as where looking has not paid, most waits go without.
+//!
+//! But Linux lets only those have it that are of the same group, by session or control group. MPICH
+//! gives each rank a session of its own: there servers stood still for as long as a rank looked. So
+//! who has looked for a moment asks whether more are at work on this machine than it has processors,
+//! and if so, sleeps.
 
+use crate::descriptors::moved;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -20,11 +29,15 @@ const CREDIT_MAX: i32 = 16;
 const TAKEN: Duration = Duration::from_millis(1);
 /// Waits that pass by after that.
 const TAKEN_COST: i32 = 256;
+/// Who has looked for so long asks how many are at work: twice as long as it takes to ask.
+const ASKED_AFTER: Duration = Duration::from_micros(10);
 
 /// Whether one who waits is to look again, learned from how that went before.
 #[derive(Debug, Default)]
 pub(crate) struct Spin {
     credit: AtomicI32,
+    /// None: it cannot be known.
+    crowd: Option<Crowd>,
 }
 
 /// How looking went.
@@ -36,6 +49,11 @@ enum Course {
 }
 
 impl Spin {
+    /// Looks again as long as there are processors to spare.
+    pub(crate) fn new() -> Spin {
+        Spin { credit: AtomicI32::default(), crowd: Crowd::new() }
+    }
+
     /// Calls `look` until it gives something else than zero, for about `limit`; gives what it gave
     /// last. Does nothing, and gives 0, where looking again is no good.
     pub(crate) fn look(&self, limit: Duration, mut look: impl FnMut() -> i32) -> i32 {
@@ -44,12 +62,19 @@ impl Spin {
         }
         let start = Instant::now();
         let mut before = Duration::ZERO;
+        let mut asked = false;
         loop {
             let found = look();
             let waited = start.elapsed();
             let course = match found {
                 _ if waited - before >= TAKEN => Course::Taken,
                 0 if waited < limit => {
+                    if !asked && waited >= ASKED_AFTER {
+                        asked = true;
+                        if self.crowd.as_ref().is_some_and(Crowd::is_there) {
+                            return 0;
+                        }
+                    }
                     before = waited;
                     std::thread::yield_now();
                     continue;
@@ -83,9 +108,77 @@ impl Spin {
     }
 }
 
+/// Whether more want to work than there are processors.
+#[derive(Debug)]
+struct Crowd {
+    /// Open for as long as it may be asked, so that it never takes a number that a program uses.
+    load: File,
+    processors: u32,
+}
+
+impl Crowd {
+    fn new() -> Option<Crowd> {
+        let load = File::open("/proc/loadavg").ok()?;
+        // All of the machine's, as the kernel counts all who are at work; not those alone on which
+        // this thread may run.
+        // SAFETY: a plain question.
+        let processors = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        let processors = u32::try_from(processors).ok().filter(|count| *count > 0)?;
+        Some(Crowd { load: File::from(moved(OwnedFd::from(load))), processors })
+    }
+
+    fn is_there(&self) -> bool {
+        let mut bytes = [0; 64];
+        let length = self.load.read_at(&mut bytes, 0).unwrap_or(0);
+        at_work(&bytes[..length]).is_some_and(|count| count > self.processors)
+    }
+}
+
+/// From the text of /proc/loadavg, as in `0.20 0.18 0.12 1/80 11206`: how many threads run or want to.
+fn at_work(text: &[u8]) -> Option<u32> {
+    let counts = std::str::from_utf8(text).ok()?.split(' ').nth(3)?;
+    counts.split_once('/')?.0.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_at_work_is_read_from_what_the_kernel_tells() {
+        assert_eq!(at_work(b"0.20 0.18 0.12 1/80 11206\n"), Some(1));
+        assert_eq!(at_work(b"120.20 0.18 0.12 130/4080 11206\n"), Some(130));
+        for text in ["", "0.20 0.18", "0.20 0.18 0.12 80 11206", "0.20 0.18 0.12 x/80 11206"] {
+            assert_eq!(at_work(text.as_bytes()), None, "{text}");
+        }
+        assert!(at_work(&std::fs::read("/proc/loadavg").unwrap()).unwrap() >= 1);
+    }
+
+    #[test]
+    fn who_waits_sleeps_where_more_want_to_work_than_there_are_processors() {
+        let of = |processors| {
+            let crowd = Crowd { processors, ..Crowd::new().unwrap() };
+            Spin { credit: AtomicI32::default(), crowd: Some(crowd) }
+        };
+        // This thread itself is one too many.
+        let spin = of(0);
+        let mut looks = 0u64;
+        let sleepless = Duration::from_secs(60);
+        let start = Instant::now();
+        let found = spin.look(sleepless, || {
+            looks += 1;
+            0
+        });
+        assert_eq!(found, 0);
+        assert!(start.elapsed() < sleepless);
+        assert!(looks > 1, "asked before it looked");
+        assert!(spin.pays(), "it was not in vain: nobody knows");
+        // There is room for all.
+        let limit = 20 * ASKED_AFTER;
+        let start = Instant::now();
+        assert_eq!(of(u32::MAX).look(limit, || 0), 0);
+        assert!(start.elapsed() >= limit);
+    }
 
     /// Of so many waits, those that are tried, if each goes like this.
     fn tried(spin: &Spin, waits: usize, course: Course) -> usize {
