@@ -26,6 +26,9 @@ const SLICES_MAX: usize = 256;
 const SMALL_BYTES: usize = 1024;
 /// That buffer: bytes.
 const STAGED_BYTES: usize = 64 * 1024;
+/// Meanwhile those so many slices farther on are fetched: they lie apart, often in memory that was not
+/// touched for long. Without it lists were sent at 0.88 to 0.94 of the rate.
+const FETCHED_AHEAD: usize = 12;
 /// A payload of no more slices than this is no list.
 const FEW_SLICES: usize = 8;
 /// A steady payload of so many bytes is not copied on its way to the socket. For less it does not pay.
@@ -494,6 +497,18 @@ unsafe fn stage(staged: &mut Vec<u8>, slice: Slice) -> Option<Slice> {
     Some(Slice { pointer, ..slice })
 }
 
+/// Has the processor fetch a small slice into its caches, and does not wait for it.
+fn fetch(slice: Slice) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..slice.length.min(SMALL_BYTES)).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: every such processor has it, and it changes and reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(slice.pointer.wrapping_add(at).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = slice;
+}
+
 fn set_option(stream: &TcpStream, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
     // SAFETY: a valid socket and a valid integer.
     let result = unsafe {
@@ -561,6 +576,9 @@ impl<P: Payload> Link<P> for TcpLink<P> {
                     (gone, next) = (0, next + 1);
                     if rest.length > 0 {
                         if list && rest.length < SMALL_BYTES {
+                            if let Some(soon) = frame.slice(next + FETCHED_AHEAD) {
+                                fetch(soon);
+                            }
                             // SAFETY: whoever made the payload keeps its memory valid until it is sent.
                             let Some(there) = (unsafe { stage(&mut staged.0, rest) }) else {
                                 break 'frames;
