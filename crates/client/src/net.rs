@@ -143,7 +143,7 @@ impl Net {
             }
             servers.push(of_server);
         }
-        let poller = Poller::new(Duration::from_micros(timing.spin_us)).map_err(|error| {
+        let poller = Poller::of_client(Duration::from_micros(timing.spin_us)).map_err(|error| {
             Error::because(Code::Internal, format!("epoll: {error}")).on("connect", "pool")
         })?;
         Ok(Net {

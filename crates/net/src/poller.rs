@@ -44,11 +44,21 @@ fn owned(descriptor: libc::c_int) -> io::Result<OwnedFd> {
 impl Poller {
     /// A poller that waits for nothing yet, and looks again for `spin_max` at most before it sleeps.
     pub fn new(spin_max: Duration) -> io::Result<Poller> {
+        Poller::with(spin_max, Spin::default())
+    }
+
+    /// The same for a client, who waits for servers that may be on the same machine: it does not look
+    /// again while more want to work there than can.
+    pub fn of_client(spin_max: Duration) -> io::Result<Poller> {
+        Poller::with(spin_max, Spin::of_client())
+    }
+
+    fn with(spin_max: Duration, spin: Spin) -> io::Result<Poller> {
         // SAFETY: plain system calls without pointers.
         let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: as above.
         let wake = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        let poller = Poller { epoll, wake, spin_max, spin: Spin::new() };
+        let poller = Poller { epoll, wake, spin_max, spin };
         poller.control(libc::EPOLL_CTL_ADD, poller.wake.as_raw_fd(), WAKE, true, false)?;
         Ok(poller)
     }

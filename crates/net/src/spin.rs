@@ -11,8 +11,8 @@
 //!
 //! But Linux lets only those have it that are of the same group, by session or control group. MPICH
 //! gives each rank a session of its own: there servers stood still for as long as a rank looked. So
-//! who has looked for a moment asks whether more are at work on this machine than it has processors,
-//! and if so, sleeps.
+//! a client who looks asks now and then whether more are at work on this machine than it has
+//! processors, and if so, sleeps.
 
 use crate::descriptors::moved;
 use std::fs::File;
@@ -29,14 +29,17 @@ const CREDIT_MAX: i32 = 16;
 const TAKEN: Duration = Duration::from_millis(1);
 /// Waits that pass by after that.
 const TAKEN_COST: i32 = 256;
-/// Who has looked for so long asks how many are at work: twice as long as it takes to ask.
-const ASKED_AFTER: Duration = Duration::from_micros(10);
+/// Whoever has looked for so long, and as long again, asks how many are at work.
+const ASKED_AFTER: Duration = Duration::from_micros(15);
+/// Who finds too many as often, one time after the other, sleeps. One time is not enough: where a
+/// program and a mount take turns, both are at work for a moment when one wakes the other.
+const CROWDED_MAX: u32 = 2;
 
 /// Whether one who waits is to look again, learned from how that went before.
 #[derive(Debug, Default)]
 pub(crate) struct Spin {
     credit: AtomicI32,
-    /// None: it cannot be known.
+    /// None: it is not asked about, or cannot be known.
     crowd: Option<Crowd>,
 }
 
@@ -49,8 +52,10 @@ enum Course {
 }
 
 impl Spin {
-    /// Looks again as long as there are processors to spare.
-    pub(crate) fn new() -> Spin {
+    /// Of one who waits for a server: it looks again as long as there are processors to spare. A server
+    /// that did so would sleep whenever a program and a mount are both at work for it to have
+    /// something to do next, and be woken in the middle of that.
+    pub(crate) fn of_client() -> Spin {
         Spin { credit: AtomicI32::default(), crowd: Crowd::new() }
     }
 
@@ -62,18 +67,20 @@ impl Spin {
         }
         let start = Instant::now();
         let mut before = Duration::ZERO;
-        let mut asked = false;
+        let (mut ask_at, mut crowded) = (ASKED_AFTER, 0);
         loop {
             let found = look();
             let waited = start.elapsed();
             let course = match found {
                 _ if waited - before >= TAKEN => Course::Taken,
                 0 if waited < limit => {
-                    if !asked && waited >= ASKED_AFTER {
-                        asked = true;
-                        if self.crowd.as_ref().is_some_and(Crowd::is_there) {
+                    if waited >= ask_at {
+                        let is_there = self.crowd.as_ref().is_some_and(Crowd::is_there);
+                        crowded = if is_there { crowded + 1 } else { 0 };
+                        if crowded == CROWDED_MAX {
                             return 0;
                         }
+                        ask_at = waited + ASKED_AFTER;
                     }
                     before = waited;
                     std::thread::yield_now();
