@@ -81,6 +81,7 @@ pub struct FsOptions {
     /// with the first segment that comes, so nothing is won by cutting finer, and each request costs
     /// some 10 µs: with client and server on two cores, transfers of 4 MiB went at 4552/4414 MiB/s
     /// (write/read) in requests of 256 KiB, 5457/5153 in 512 KiB, 6125/5476 in 1 MiB, 5915/5032 in 2 MiB.
+    /// (With `vm.percpu_pagelist_high_fraction=1000`: see *Slow seconds* in bench/README.md.)
     pub transfer_size: usize,
 }
 
