@@ -7,7 +7,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use weir_core::slice::Slice;
 
-/// Room in a pipe: what one request of the usual size brings. Bytes.
+/// Room in a pipe, in bytes: places, one for each page of that, of which a run of pages takes one
+/// too. More than 1 MiB is not everybody's to ask for.
 const PIPE_BYTES: usize = 256 * 1024;
 /// Conduits of a process; whoever finds no room for his copies. An ordinary user may have 64 MiB of
 /// room in all of his pipes, and new ones become tiny beyond that: this is an eighth of it.
@@ -18,7 +19,10 @@ static CONDUITS: AtomicUsize = AtomicUsize::new(0);
 /// A pipe on the way to one socket.
 #[derive(Debug)]
 pub(crate) struct Conduit {
-    pipe: Pipe,
+    /// Where the pipe is read; nothing waits at either end.
+    exit: OwnedFd,
+    /// Where it is written.
+    entrance: OwnedFd,
     /// Bytes in the pipe.
     held: usize,
     _share: Share,
@@ -46,8 +50,17 @@ impl Conduit {
     /// None: there are enough of them, or pipes of this size cannot be had.
     pub(crate) fn new() -> Option<Conduit> {
         let _share = Share::new()?;
-        let pipe = Pipe::new(PIPE_BYTES).ok()?;
-        Some(Conduit { pipe, held: 0, _share })
+        let mut ends = [0; 2];
+        // SAFETY: room for two descriptors.
+        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } < 0 {
+            return None;
+        }
+        // SAFETY: the kernel just gave us these descriptors.
+        let [exit, entrance] = ends.map(|end| moved(unsafe { OwnedFd::from_raw_fd(end) }));
+        let room = PIPE_BYTES as libc::c_int;
+        // SAFETY: no pointers.
+        let set = unsafe { libc::fcntl(entrance.as_raw_fd(), libc::F_SETPIPE_SZ, room) };
+        (set >= 0).then_some(Conduit { exit, entrance, held: 0, _share })
     }
 
     /// Bytes that were lent and have not gone on yet.
@@ -62,7 +75,7 @@ impl Conduit {
     /// The slice names memory that whoever made it keeps valid until this returns.
     pub(crate) unsafe fn lend(&mut self, slice: Slice) -> io::Result<()> {
         let vector = libc::iovec { iov_base: slice.pointer.cast(), iov_len: slice.length };
-        let entrance = self.pipe.entrance.as_raw_fd();
+        let entrance = self.entrance.as_raw_fd();
         // SAFETY: one vector, of memory that is there by the caller's promise.
         let count =
             unsafe { libc::vmsplice(entrance, &raw const vector, 1, libc::SPLICE_F_NONBLOCK) };
@@ -73,58 +86,13 @@ impl Conduit {
     /// Moves what is held on to a socket, as far as that takes it; gives how much. `more`: the rest of
     /// the frame follows.
     pub(crate) fn drain(&mut self, socket: RawFd, more: bool) -> io::Result<usize> {
-        let count = splice(self.pipe.exit.as_raw_fd(), socket, self.held, more)?;
+        let none = std::ptr::null_mut();
+        let flags = libc::SPLICE_F_NONBLOCK | if more { libc::SPLICE_F_MORE } else { 0 };
+        let exit = self.exit.as_raw_fd();
+        // SAFETY: no offsets; the kernel checks the descriptors.
+        let count = unsafe { libc::splice(exit, none, socket, none, self.held, flags) };
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
         self.held -= count;
         Ok(count)
-    }
-}
-
-/// Both ends of a pipe; nothing waits at either.
-#[derive(Debug)]
-struct Pipe {
-    /// Where it is read.
-    exit: OwnedFd,
-    /// Where it is written.
-    entrance: OwnedFd,
-}
-
-impl Pipe {
-    /// A pipe with room for so many bytes. What counts are places: one for each page of that, of
-    /// which a run of pages takes one too. More than 1 MiB is not everybody's to ask for, nor more
-    /// than 64 MiB in all of a user's pipes.
-    fn new(room: usize) -> io::Result<Pipe> {
-        let mut ends = [0; 2];
-        // SAFETY: room for two descriptors.
-        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel just gave us these descriptors.
-        let [exit, entrance] = ends.map(|end| moved(unsafe { OwnedFd::from_raw_fd(end) }));
-        let room = libc::c_int::try_from(room).map_err(io::Error::other)?;
-        // SAFETY: no pointers.
-        if unsafe { libc::fcntl(entrance.as_raw_fd(), libc::F_SETPIPE_SZ, room) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Pipe { exit, entrance })
-    }
-}
-
-/// Moves at most `length` bytes between two descriptors, of which one is a pipe's, without waiting.
-/// `more`: others follow at once.
-fn splice(from: RawFd, to: RawFd, length: usize, more: bool) -> io::Result<usize> {
-    let none = std::ptr::null_mut();
-    let flags = libc::SPLICE_F_NONBLOCK | if more { libc::SPLICE_F_MORE } else { 0 };
-    loop {
-        // SAFETY: no offsets; the kernel checks the descriptors.
-        let count = unsafe { libc::splice(from, none, to, none, length, flags) };
-        match usize::try_from(count) {
-            Ok(count) => return Ok(count),
-            Err(_) => {
-                let error = io::Error::last_os_error();
-                if error.kind() != io::ErrorKind::Interrupted {
-                    return Err(error);
-                }
-            }
-        }
     }
 }
