@@ -51,7 +51,8 @@ impl Echo {
         let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
         let mut doors = Vec::new();
         for _ in 0..cores {
-            let door = Arc::new(Door { poller: poller()?, arrivals: Mutex::default() });
+            let door =
+                Arc::new(Door { poller: Poller::new(spin_max())?, arrivals: Mutex::default() });
             doors.push(door.clone());
             std::thread::spawn(move || echo_links(&door));
         }
@@ -128,9 +129,9 @@ impl Sink for Heads {
     }
 }
 
-/// Waits as the pool's own do.
-fn poller() -> io::Result<Poller> {
-    Poller::new(Duration::from_micros(Timing::default().spin_us))
+/// Both ends wait as the pool's own do.
+fn spin_max() -> Duration {
+    Duration::from_micros(Timing::default().spin_us)
 }
 
 /// One who asks, over a link.
@@ -145,7 +146,7 @@ impl LinkClient {
         let stream = tcp::dial(tcp::resolve(address)?).map_err(broken)?;
         let set_up = || {
             let link = TcpLink::new(stream)?;
-            let poller = poller()?;
+            let poller = Poller::of_client(spin_max())?;
             poller.add(link.descriptor(), 0, true, false)?;
             Ok(LinkClient { link, poller, events: Vec::new() })
         };
