@@ -91,7 +91,6 @@ impl Shared {
         }
     }
 
-    /// Does what the kernel asks for.
     /// Carries out a request and answers it. Gives whether the memory that it lies in can be used
     /// again: if a write failed, some of it may be on its way still.
     pub(crate) fn answer(
