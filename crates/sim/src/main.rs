@@ -12,8 +12,8 @@ weir-sim: plays simulated histories of a pool and checks them
   --seed N        this one alone
   --clients N     clients (default: drawn from the seed)
   --fault-mix M   calm, gentle, rough or wreck (default: drawn from the seed)
-  --bug B         plants a bug: lost-write, stale-size, served-twice, hole or torn-write;
-                  of kept pools: early-sync, named-unsynced or same-life
+  --bug B         plants a bug: lost-write, stale-size, served-twice, hole, torn-write or
+                  same-edition; of kept pools: early-sync, named-unsynced or same-life
   --scenario S    histories (the default); kept: servers of kept pools that die and come back;
                   or crowd: very many clients at once
   --servers N     servers of the crowd (default 4; its clients: 10000)

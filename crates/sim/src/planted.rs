@@ -23,6 +23,8 @@ pub enum Bug {
     Hole,
     /// A write whose connection broke in mid-payload is stored as far as it came.
     TornWrite,
+    /// Answers do not tell that an object has changed.
+    SameEdition,
     /// Of a kept pool: a sync is answered before the journal is on the disk.
     EarlySync,
     /// Of a kept pool: the journal is synced, and what it names was not.
@@ -39,6 +41,7 @@ impl Bug {
         Bug::ServedTwice,
         Bug::Hole,
         Bug::TornWrite,
+        Bug::SameEdition,
         Bug::EarlySync,
         Bug::NamedUnsynced,
         Bug::SameLife,
@@ -52,6 +55,7 @@ impl Bug {
             Bug::ServedTwice => "served-twice",
             Bug::Hole => "hole",
             Bug::TornWrite => "torn-write",
+            Bug::SameEdition => "same-edition",
             Bug::EarlySync => "early-sync",
             Bug::NamedUnsynced => "named-unsynced",
             Bug::SameLife => "same-life",
@@ -100,7 +104,7 @@ impl Planted {
                     body = Cow::Owned(wire::encode(&call));
                 }
             }
-            Some(Bug::SameLife) => {
+            Some(Bug::SameLife | Bug::SameEdition) => {
                 if let Some((client, stream)) = client {
                     self.kinds.insert((client, stream, header.slot), header.kind);
                 }
@@ -133,11 +137,17 @@ impl Planted {
     /// An answer on its way to the client.
     pub(crate) fn answer(&self, client: Option<(ClientId, u16)>, head: &mut Vec<u8>) {
         let Some((client, stream)) = client else { return };
-        if self.bug == Some(Bug::SameLife) {
-            return self.rejuvenate((client, stream), head);
-        }
-        if self.bug != Some(Bug::ServedTwice) {
-            return;
+        match self.bug {
+            Some(Bug::SameLife) => {
+                let young = |witness| Witness { life: 1, ..witness };
+                return self.forge((client, stream), head, young);
+            }
+            Some(Bug::SameEdition) => {
+                let unchanged = |witness| Witness { changes: 1, ..witness };
+                return self.forge((client, stream), head, unchanged);
+            }
+            Some(Bug::ServedTwice) => {}
+            _ => return,
         }
         let Some(Ok(header)) = head.first_chunk::<HEADER_BYTES>().map(Header::decode) else {
             return;
@@ -160,8 +170,13 @@ impl Planted {
         }
     }
 
-    /// The answer says that the target is in its first life.
-    fn rejuvenate(&self, (client, stream): (ClientId, u16), head: &mut Vec<u8>) {
+    /// The answer bears false witness.
+    fn forge(
+        &self,
+        (client, stream): (ClientId, u16),
+        head: &mut Vec<u8>,
+        forged: impl Fn(Witness) -> Witness,
+    ) {
         let Some(Ok(header)) = head.first_chunk::<HEADER_BYTES>().map(Header::decode) else {
             return;
         };
@@ -171,13 +186,12 @@ impl Planted {
         match kind {
             Kind::Read | Kind::Write => {
                 if let Ok(witness) = Witness::decode(body) {
-                    let witness = Witness { life: 1, ..witness }.encode();
-                    head[HEADER_BYTES..].copy_from_slice(&witness);
+                    head[HEADER_BYTES..].copy_from_slice(&forged(witness).encode());
                 }
             }
             Kind::Target => {
                 if let Ok(TargetReply::Object { witness, allocated, safe }) = wire::decode(body) {
-                    let witness = Witness { life: 1, ..witness };
+                    let witness = forged(witness);
                     let reply = TargetReply::Object { witness, allocated, safe };
                     *head = wire::frame(header, &wire::encode(&reply));
                 }
@@ -193,7 +207,7 @@ impl Planted {
             return None;
         }
         let size = io.runs.extents().map(|extent| extent.end()).max().unwrap_or(0);
-        let witness = Witness { size, mtime: now.wall, epoch: io.epoch, life: 0 };
+        let witness = Witness { size, mtime: now.wall, epoch: io.epoch, ..Witness::default() };
         let header = Header { kind: Kind::Reply, payload_length: 0, ..header };
         Some(wire::frame(header, &witness.encode()))
     }

@@ -13,7 +13,7 @@ use std::future::Future;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex};
 use weir_core::error::{Code, Error, Result};
-use weir_core::fs::{File, Fs, Rpc};
+use weir_core::fs::{File, Fs, Rpc, Seen};
 use weir_core::layout::{Extent, Layout};
 use weir_core::types::{Attributes, Credentials, Ino, WallTime};
 use weir_core::wire::meta::{Changes, LayoutWish, OpenMode, Place, SetTime};
@@ -109,6 +109,8 @@ struct Open {
     lent: Option<File<SimRpc>>,
     /// The same as the program beside has opened it.
     other: Option<File<SimRpc>>,
+    /// What was read ahead of it by this handle.
+    ahead: Option<(Extent, Vec<u8>, Seen)>,
 }
 
 /// By whose handle a file is read or written.
@@ -299,7 +301,7 @@ impl Worker {
                 if let Err(what) = size {
                     self.fail(|| format!("client {}: create {name}: {what}", self.place));
                 }
-                open.push(Open { file, index, lent: None, other: None });
+                open.push(Open { file, index, lent: None, other: None, ahead: None });
             }
             Err(error) => self.excuse(&error),
         }
@@ -423,8 +425,44 @@ impl Worker {
         }
     }
 
+    /// Reads ahead; or asks whether what was read ahead before is true still, and so it must be then.
+    async fn read_ahead(&mut self, open: &mut Vec<Open>, at: usize) {
+        let Open { file, index, ahead, .. } = &mut open[at];
+        let index = *index;
+        let result = if let Some((extent, bytes, seen)) = ahead.take() {
+            let view = self.with(|private| private.files[index].view());
+            let ask = || format!("ask for #{index} {}", show(&[extent]));
+            match self.op(ask, file.is_as_seen(&seen)).await {
+                Ok(true) => {
+                    if let Err(what) = view.check_read(&[extent], &bytes, bytes.len()) {
+                        let place = self.place;
+                        self.fail(|| format!("client {place}: read ahead of #{index}: {what}"));
+                    }
+                    // It can be asked for again.
+                    *ahead = Some((extent, bytes, seen));
+                    Ok(())
+                }
+                result => result.map(drop),
+            }
+        } else {
+            let offset = self.rng.below(OFFSET_MAX);
+            let extent = Extent { offset, length: self.rng.between(1, LENGTH_MAX) };
+            let mut bytes = vec![UNTOUCHED; extent.length as usize];
+            let read = || format!("read ahead of #{index} {}", show(&[extent]));
+            let read = self.op(read, file.read_ahead(&mut bytes, offset)).await;
+            read.map(|seen| *ahead = seen.map(|seen| (extent, bytes, seen)))
+        };
+        if let Err(error) = result {
+            self.excuse(&error);
+            self.drop_if_dead(open, at, &error);
+        }
+    }
+
     async fn read(&mut self, open: &mut Vec<Open>) {
         let Some(at) = self.any(open) else { return };
+        if self.rng.chance(35) {
+            return self.read_ahead(open, at).await;
+        }
         let index = open[at].index;
         let (file, by) = match self.by_someone(&mut open[at]).await {
             Ok(found) => found,

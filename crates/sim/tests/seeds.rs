@@ -86,6 +86,11 @@ fn a_torn_overwrite_is_found() {
 }
 
 #[test]
+fn a_change_that_nobody_tells_is_found() {
+    found(Bug::SameEdition);
+}
+
+#[test]
 fn a_seed_plays_the_same_history_each_time() {
     for seed in [3, 12, 29] {
         let first = run(&Plan { tells: true, ..plan(seed, None, None) });

@@ -96,6 +96,33 @@ struct Found {
     /// Requests whose answer ended with their object, and how many bytes these had: the others are
     /// zeros, or behind the file's end.
     short: Vec<(Part, usize)>,
+    /// In which state the columns were that were asked.
+    seen: Seen,
+}
+
+/// In which state a read found what it read: see [`File::is_as_seen`].
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// Of each column the earliest state in which it was found: what was found later is as it was
+    /// then only if it has not changed since.
+    columns: Vec<(usize, Edition)>,
+}
+
+/// Life of a target, and changes of an object: both only grow.
+type Edition = (u32, u64);
+
+fn edition(witness: &Witness) -> Edition {
+    (witness.life, witness.changes)
+}
+
+impl Seen {
+    fn note(&mut self, column: usize, witness: &Witness) {
+        let found = edition(witness);
+        match self.columns.iter_mut().find(|(noted, _)| *noted == column) {
+            Some((_, earliest)) => *earliest = found.min(*earliest),
+            None => self.columns.push((column, found)),
+        }
+    }
 }
 
 impl<R: Rpc> File<R> {
@@ -272,6 +299,40 @@ impl<R: Rpc> File<R> {
         self.read_list(&[extent], &mut [IoSliceMut::new(buffer)]).await
     }
 
+    /// Reads all of the buffer before somebody wants it: whoever does asks [`File::is_as_seen`] with
+    /// what this gives. None: there is a hole, or the file's end, of which no target alone can tell.
+    pub async fn read_ahead(&self, buffer: &mut [u8], offset: u64) -> Result<Option<Seen>> {
+        let extents = [Extent { offset, length: buffer.len() as u64 }];
+        let memory = [Slice::to_write(buffer)];
+        let read = async {
+            self.check(self.shared.mode.read, "read", &extents, &memory)?;
+            let found = self.read_parts(&extents, &memory).await?;
+            Ok(found.short.is_empty().then_some(found.seen))
+        };
+        read.await.map_err(|error: Error| error.on("read ahead of", &self.shared.name))
+    }
+
+    /// Whether a read would find now what was read ahead: nothing has changed in the objects that it
+    /// lies in.
+    pub async fn is_as_seen(&self, seen: &Seen) -> Result<bool> {
+        let shared = &self.shared;
+        let ask = async {
+            self.fresh_capability().await?;
+            let capability = self.lock().capability.clone();
+            let columns = seen.columns.iter().map(|&(column, ..)| column);
+            let witness = |_| TargetRequest::Witness { ino: shared.ino };
+            let told =
+                shared.fs.on_some_columns(&shared.layout, &capability, columns, witness).await?;
+            let mut same = true;
+            for (&(column, before), told) in seen.columns.iter().zip(told) {
+                self.found(column, told.witness)?;
+                same &= edition(&told.witness) == before;
+            }
+            Ok(same)
+        };
+        ask.await.map_err(|error: Error| error.on("read", &shared.name))
+    }
+
     /// Writes at `offset`. When it returns, every client sees the bytes.
     pub async fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         let extent = Extent { offset, length: bytes.len() as u64 };
@@ -421,11 +482,12 @@ impl<R: Rpc> File<R> {
         let parts = self.plan(extents, memory);
         let requests = parts.iter().map(|part| self.request(Kind::Read, part, false));
         let results = join_all(requests).await;
-        let mut found = Found { size_seen: 0, short: Vec::new() };
+        let mut found = Found { size_seen: 0, short: Vec::new(), seen: Seen::default() };
         for (part, result) in parts.into_iter().zip(results) {
             let reply = result?;
             let witness = Witness::decode(&reply.body)?;
             self.found(part.column, witness)?;
+            found.seen.note(part.column, &witness);
             let size = self.shared.layout.file_size_seen(part.column, witness.size);
             found.size_seen = found.size_seen.max(size);
             if reply.payload_length < part.runs.length() {

@@ -9,7 +9,7 @@ mod plan;
 mod survey;
 mod unsynced;
 
-pub use file::{File, Loan};
+pub use file::{File, Loan, Seen};
 use garbage::{Owed, Riders};
 pub use unsynced::{Begun, Borrowers};
 

@@ -12,7 +12,7 @@ pub const IO_BYTES: usize = 48;
 /// Length of one run in a list request: bytes.
 pub const RUN_BYTES: usize = 24;
 /// Length of a [`Witness`] on the wire: bytes.
-pub const WITNESS_BYTES: usize = 24;
+pub const WITNESS_BYTES: usize = 32;
 
 /// Extents of equal length at a regular stride: `count` times `length` bytes, the first at
 /// `offset`, each next one `stride` further. A single extent is a run of one.
@@ -276,6 +276,9 @@ pub struct Witness {
     /// How often the target has come to life, if what it holds outlives its server; else 0. What was
     /// written in an earlier life, and not synced in it, may be gone.
     pub life: u32,
+    /// How often it was written, cut or punched in this life: who finds the same number, in the same
+    /// life, finds the same bytes.
+    pub changes: u64,
 }
 
 impl Witness {
@@ -286,6 +289,7 @@ impl Witness {
         bytes[8..16].copy_from_slice(&self.mtime.0.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.epoch.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.life.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.changes.to_le_bytes());
         bytes
     }
 
@@ -298,6 +302,7 @@ impl Witness {
             mtime: WallTime(i64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"))),
             epoch: u32::from_le_bytes(bytes[16..20].try_into().expect("4 bytes")),
             life: u32::from_le_bytes(bytes[20..24].try_into().expect("4 bytes")),
+            changes: u64::from_le_bytes(bytes[24..32].try_into().expect("8 bytes")),
         })
     }
 }

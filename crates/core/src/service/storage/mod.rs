@@ -439,6 +439,7 @@ impl Target {
                 let witness = &mut object.witness;
                 witness.size = witness.size.max(size);
                 witness.mtime = witness.mtime.max(now.wall);
+                witness.changes += 1;
                 state.unsaved_head(ino);
                 Ok(state.reply(ino))
             }
@@ -472,6 +473,7 @@ impl Target {
             let freed = object.cut(store, ino, cut.min(size), FILE_SIZE_MAX);
             object.cut_epoch = epoch;
             object.witness.size = size;
+            object.witness.changes += 1;
             object.begin_epoch(epoch);
             let saved = state.save_cut(ino, cut.min(size));
             (saved.map(|()| state.reply(ino)), freed)
@@ -501,6 +503,7 @@ impl Target {
                     freed.append(object.cut(store, ino, extent.offset, extent.end()));
                 }
                 object.witness.mtime = object.witness.mtime.max(now.wall);
+                object.witness.changes += 1;
             }
             state.sort_unsaved(ino, &changed);
             state.reply(ino)

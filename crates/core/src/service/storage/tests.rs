@@ -116,7 +116,10 @@ fn a_large_write_is_one_slice_and_reads_as_one() {
     assert_eq!(ticket.length(), 1 << 20);
     ticket.fill(&bytes);
     let witness = ticket.commit(now(9)).unwrap();
-    assert_eq!(witness, Witness { size: 1 << 20, mtime: WallTime(9), epoch: 0, life: 0 });
+    assert_eq!(
+        witness,
+        Witness { size: 1 << 20, mtime: WallTime(9), epoch: 0, life: 0, changes: 1 }
+    );
     let ticket = target.read(&one(1, 0, 2 << 20)).unwrap();
     assert_eq!((ticket.slices().len(), ticket.length()), (1, 1 << 20));
     assert_eq!(ticket.slices()[0], bytes);
@@ -291,11 +294,11 @@ fn a_truncation_cuts_though_its_epoch_was_heard_of_before() {
     let mut ticket = target.begin_write(now(8), &Io { epoch: 5, ..one(1, 0, 10) }).unwrap();
     ticket.fill(&pattern(2, 10));
     let witness = ticket.commit(now(8)).unwrap();
-    assert_eq!(witness, Witness { size: 1000, mtime: WallTime(8), epoch: 5, life: 0 });
+    assert_eq!(witness, Witness { size: 1000, mtime: WallTime(8), epoch: 5, life: 0, changes: 2 });
     call(&target, TargetRequest::Stamp { ino: Ino(1), epoch: 6 });
     write(&target, 1, 0, &pattern(3, 10)).unwrap();
     let (witness, _) = truncate(&target, 1, 5, 5, 5);
-    assert_eq!(witness, Witness { size: 5, mtime: WallTime(1), epoch: 6, life: 0 });
+    assert_eq!(witness, Witness { size: 5, mtime: WallTime(1), epoch: 6, life: 0, changes: 4 });
     assert_eq!(read(&target, 1, 0, 100), pattern(3, 10)[..5]);
     assert_eq!(truncate(&target, 1, 0, 0, 5).0, witness);
 }
@@ -412,7 +415,10 @@ fn truncations_go_by_their_epochs() {
     let target = target(32);
     write(&target, 1, 0, &pattern(1, 200_000)).unwrap();
     let (witness, allocated) = truncate(&target, 1, 100_000, 150_000, 4);
-    assert_eq!(witness, Witness { size: 150_000, mtime: WallTime(0), epoch: 4, life: 0 });
+    assert_eq!(
+        witness,
+        Witness { size: 150_000, mtime: WallTime(0), epoch: 4, life: 0, changes: 2 }
+    );
     assert_eq!(allocated, 2 * CHUNK);
     let mut model = pattern(1, 100_000);
     model.resize(150_000, 0);
@@ -421,7 +427,8 @@ fn truncations_go_by_their_epochs() {
         assert_eq!(truncate(&target, 1, 0, 0, epoch).0, witness);
     }
     assert_eq!(write(&target, 1, 0, b"x").unwrap().epoch, 4);
-    assert_eq!(truncate(&target, 1, 0, 0, 5), (Witness { epoch: 5, ..Witness::default() }, 0));
+    let nothing = Witness { epoch: 5, changes: 4, ..Witness::default() };
+    assert_eq!(truncate(&target, 1, 0, 0, 5), (nothing, 0));
     // Objects that are not there yet: sizes and epochs are remembered, nothing else is.
     assert_eq!(truncate(&target, 2, 0, 70_000, 1).0.size, 70_000);
     assert_eq!(read(&target, 2, 0, 1 << 20), vec![0; 70_000]);
@@ -439,7 +446,7 @@ fn a_stamp_makes_older_writes_count_no_more() {
     let target = target(16);
     assert_eq!(write(&target, 1, 0, b"x").unwrap().mtime, WallTime(1));
     let stamp = |epoch| call(&target, TargetRequest::Stamp { ino: Ino(1), epoch }).0;
-    assert_eq!(stamp(3), Witness { size: 1, mtime: WallTime(0), epoch: 3, life: 0 });
+    assert_eq!(stamp(3), Witness { size: 1, mtime: WallTime(0), epoch: 3, life: 0, changes: 1 });
     assert_eq!(write(&target, 1, 0, b"y").unwrap().mtime, WallTime(1));
     assert_eq!(stamp(2).mtime, WallTime(1));
     assert_eq!(call(&target, TargetRequest::Flush { ino: Ino(7) }).0, Witness::default());
@@ -499,7 +506,7 @@ fn extending_makes_an_object_longer_and_never_shorter() {
     let extend = |size, epoch| call(&target, TargetRequest::Extend { ino: Ino(1), size, epoch });
     assert_eq!(
         extend(70_000, 0),
-        (Witness { size: 70_000, mtime: WallTime(1), epoch: 0, life: 0 }, 0)
+        (Witness { size: 70_000, mtime: WallTime(1), epoch: 0, life: 0, changes: 1 }, 0)
     );
     write(&target, 1, 80_000, b"behind").unwrap();
     assert_eq!(extend(75_000, 0).0.size, 80_006);
@@ -507,7 +514,7 @@ fn extending_makes_an_object_longer_and_never_shorter() {
     // As with a write, a truncation that is known of began another epoch.
     assert_eq!(
         extend(90_000, 4).0,
-        Witness { size: 90_000, mtime: WallTime(1), epoch: 4, life: 0 }
+        Witness { size: 90_000, mtime: WallTime(1), epoch: 4, life: 0, changes: 4 }
     );
     let far = TargetRequest::Extend { ino: Ino(1), size: FILE_SIZE_MAX + 1, epoch: 4 };
     assert!(target.call(now(1), &far).is_err());
@@ -612,6 +619,7 @@ struct Model {
     epoch: u32,
     cut_epoch: u32,
     mtime: i64,
+    changes: u64,
 }
 
 impl Model {
@@ -630,7 +638,8 @@ impl Model {
 
     fn witness(&self) -> Witness {
         let size = self.bytes.len() as u64;
-        Witness { size, mtime: WallTime(self.mtime), epoch: self.epoch, life: 0 }
+        let (mtime, epoch, changes) = (WallTime(self.mtime), self.epoch, self.changes);
+        Witness { size, mtime, epoch, life: 0, changes }
     }
 }
 
@@ -670,7 +679,8 @@ fn run(blocks: usize, ample: bool, ops: Vec<Op>) {
                 let witness = ticket.commit(now(wall)).unwrap();
                 let mut payload = &payload[..];
                 if !payload.is_empty() {
-                    models.entry(ino).or_default().mtime = wall;
+                    let model = models.entry(ino).or_default();
+                    (model.mtime, model.changes) = (wall, model.changes + 1);
                 }
                 for extent in list {
                     let (part, rest) = payload.split_at(extent.length as usize);
@@ -708,7 +718,7 @@ fn run(blocks: usize, ample: bool, ops: Vec<Op>) {
                     let model = models.entry(ino).or_default();
                     model.bytes.truncate(cut as usize);
                     model.bytes.resize(size as usize, 0);
-                    model.cut_epoch = epoch;
+                    (model.cut_epoch, model.changes) = (epoch, model.changes + 1);
                     if epoch > model.epoch {
                         (model.epoch, model.mtime) = (epoch, 0);
                     }
@@ -722,7 +732,7 @@ fn run(blocks: usize, ample: bool, ops: Vec<Op>) {
                     let size = model.bytes.len();
                     let range = size.min(offset as usize)..size.min((offset + length) as usize);
                     model.bytes[range].fill(0);
-                    model.mtime = wall;
+                    (model.mtime, model.changes) = (wall, model.changes + 1);
                 }
             }
             Op::Stamp { ino } => {

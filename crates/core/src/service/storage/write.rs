@@ -325,6 +325,7 @@ impl WriteTicket {
         let witness = &mut object.witness;
         witness.size = witness.size.max(self.draft.end);
         witness.mtime = witness.mtime.max(now.wall);
+        witness.changes += 1;
         let witness = Witness { life, ..*witness };
         if state.is_kept() {
             let ranges = |part: &Part| {

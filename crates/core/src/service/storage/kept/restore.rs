@@ -66,7 +66,8 @@ impl<'a> Parser<'a> {
                 let size = self.word()?;
                 let (epoch, cut_epoch) = (self.half()?, self.half()?);
                 let mtime = WallTime(self.word()? as i64);
-                Entry::Head { ino, witness: Witness { size, mtime, epoch, life: 0 }, cut_epoch }
+                let witness = Witness { size, mtime, epoch, ..Witness::default() };
+                Entry::Head { ino, witness, cut_epoch }
             }
             CHUNK => {
                 let key = (ino, self.word()?);
