@@ -1,5 +1,6 @@
 //! The kernel's requests, each carried out by the client.
 
+use crate::ahead::{Fetch, Step};
 use crate::buffer::Buffer;
 use crate::directory::Directory;
 use crate::kernel::{Header, Operation as Asked, Read, SetAttributes, Write, init, write};
@@ -7,9 +8,12 @@ use crate::locks::to_lock;
 use crate::reply::{Entries, Errno, Reply, Space};
 use crate::shared::{Open, Shared, errno, without_privileges};
 use crate::statistics::Operation;
+use futures_util::FutureExt;
+use futures_util::future::{Either, Fuse, FusedFuture, LocalBoxFuture, select};
 use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_client::lending::LEND;
@@ -53,6 +57,9 @@ fn room(buffer: &mut Option<Buffer>, length: usize) -> Answered<&mut Buffer> {
     }
     buffer.as_mut().ok_or(Errno(libc::ENOMEM))
 }
+
+/// A step on its way to memory.
+type Fetching<'a> = Fuse<LocalBoxFuture<'a, ()>>;
 
 type Answered<T> = std::result::Result<T, Errno>;
 
@@ -384,17 +391,61 @@ impl Shared {
         if let (false, Some(lender)) = (read.for_program, &self.lender) {
             lender.mapped(ino.0);
         }
+        let size = read.size as usize;
+        let Step { fetched, next } = match read.for_program {
+            true => open.ahead.step(read.offset, size),
+            false => Step::default(),
+        };
+        let mut fetching = next.and_then(|next| Shared::fetch(&open, next, size));
         BUFFER.with_borrow_mut(|buffer| {
-            let size = read.size as usize;
             let Ok(buffer) = room(buffer, size) else { return reply.error(Errno(libc::ENOMEM)) };
-            let work = open.file.read_at(&mut buffer[..size], read.offset);
+            let (buffer, fetched) = (&mut buffer[..size], &fetched);
+            let read = async {
+                if let Some(fetched) = fetched
+                    && open.file.is_as_seen(&fetched.seen).await?
+                {
+                    return Ok(&fetched.buffer[..]);
+                }
+                let length = open.file.read_at(buffer, read.offset).await?;
+                Ok(&buffer[..length])
+            };
+            let work = async {
+                // What is wanted now is asked for first, and both are under way at a time.
+                match &mut fetching {
+                    None => read.await,
+                    Some(fetching) => match select(pin!(read), fetching).await {
+                        Either::Left((result, _)) => result,
+                        Either::Right(((), read)) => read.await,
+                    },
+                }
+            };
             let (result, time) = self.timed(Operation::Read, work);
-            open.counters.read(*result.as_ref().unwrap_or(&0), time);
+            open.counters.read(result.as_ref().map_or(0, |bytes| bytes.len()), time);
             match result {
-                Ok(length) => reply.data(&buffer[..length]),
+                Ok(bytes) => reply.data(bytes),
                 Err(errno) => reply.error(errno),
             }
         });
+        if let Some(fetched) = fetched {
+            open.ahead.give_back(fetched.buffer);
+        }
+        // The program goes on meanwhile.
+        if let Some(fetching) = fetching.filter(|fetching| !fetching.is_terminated()) {
+            self.pool.run(fetching);
+        }
+    }
+
+    /// Fetches a step before the program asks for it.
+    fn fetch<'a>(open: &'a Open, next: Fetch<'a>, size: usize) -> Option<Fetching<'a>> {
+        let mut buffer = open.ahead.buffer(size).ok()?;
+        let fetch = async move {
+            match open.file.read_ahead(&mut buffer, next.offset).await {
+                Ok(Some(seen)) => next.keep(buffer, seen),
+                Ok(None) => {}
+                Err(error) => tracing::debug!(%error, "nothing was read ahead"),
+            }
+        };
+        Some(fetch.boxed_local().fuse())
     }
 
     /// Gives whether the data's memory can be used again.

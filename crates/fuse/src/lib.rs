@@ -5,6 +5,7 @@
 //! caching safe, and that is bounded and may be forgotten at any time.
 #![warn(missing_docs)]
 
+mod ahead;
 mod attributes;
 mod buffer;
 mod cache;

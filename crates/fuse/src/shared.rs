@@ -1,5 +1,6 @@
 //! What a mount is made of, and what several requests have in common.
 
+use crate::ahead::{Ahead, Places};
 use crate::cache::Cached;
 use crate::credentials::{self, Groups};
 use crate::device::Device;
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     pub(crate) pins: Pins,
     pub(crate) cached: Cached,
     pub(crate) locks: Locks,
+    ahead_places: Places,
     /// Over which the kernel is told what changed.
     pub(crate) device: OnceLock<Arc<Device>>,
     groups: Groups,
@@ -63,6 +65,7 @@ pub(crate) struct Open {
     pub(crate) privileged: AtomicBool,
     /// Who has asked for locks through it.
     pub(crate) lock_owners: Mutex<BTreeSet<u64>>,
+    pub(crate) ahead: Ahead,
 }
 
 /// The superuser, for what follows from a permission that was given before.
@@ -99,6 +102,7 @@ impl Shared {
             pins: Pins::default(),
             cached: Cached::default(),
             locks: Locks::default(),
+            ahead_places: Places::default(),
             device: OnceLock::new(),
             groups: Groups::default(),
             lender: options.pool_directory.as_deref().and_then(Lender::new),
@@ -218,7 +222,8 @@ impl Shared {
         counters.opened(time);
         let privileged = AtomicBool::new(without_privileges(attributes.mode).is_some());
         let lock_owners = Mutex::default();
-        let handle = self.files.insert(Open { file, counters, privileged, lock_owners });
+        let ahead = Ahead::new(&self.ahead_places);
+        let handle = self.files.insert(Open { file, counters, privileged, lock_owners, ahead });
         // The kernel would cache appended bytes where it believes the file's end to be.
         let direct = !self.caching || flags & libc::O_APPEND != 0;
         let treatment = match direct {

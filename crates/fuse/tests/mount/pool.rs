@@ -48,6 +48,58 @@ fn without_caching_a_write_is_seen_by_every_mount_at_once() {
 }
 
 #[test]
+fn what_was_read_ahead_is_not_given_to_a_program_once_it_has_changed() {
+    if !fuse_works() {
+        return;
+    }
+    const STEP: usize = 256 << 10;
+    let pool = TestPool::new(2, 64 << 20);
+    let (a, b) = (pool.mount(&caching(false)), pool.mount(&caching(false)));
+    let mut model = pattern(0, 0, 24 * STEP);
+    fs::write(a.join("f"), &model).unwrap();
+    let writer = OpenOptions::new().write(true).open(a.join("f")).unwrap();
+    let reader = File::open(b.join("f")).unwrap();
+    for at in 0..26 {
+        // Of all but the first three some has been fetched by now.
+        std::thread::sleep(Duration::from_millis(10));
+        let start = at * STEP;
+        match at {
+            5..=8 | 18 => {
+                let bytes = pattern(at as u64, 0, 1000);
+                writer.write_all_at(&bytes, (start + at * 10_000) as u64).unwrap();
+                model[start + at * 10_000..][..1000].copy_from_slice(&bytes);
+            }
+            10 => {
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                let offset = start as i64 + 100;
+                // SAFETY: a valid descriptor.
+                let result = unsafe { libc::fallocate(writer.as_raw_fd(), mode, offset, 70_000) };
+                assert_eq!(result, 0);
+                model[start + 100..][..70_000].fill(0);
+            }
+            // What was cut off and came back is zeros.
+            12 => {
+                writer.set_len(start as u64 + 5).unwrap();
+                writer.set_len(model.len() as u64).unwrap();
+                model[start + 5..].fill(0);
+            }
+            22 => {
+                model.truncate(start + 70_001);
+                writer.set_len(model.len() as u64).unwrap();
+            }
+            _ => {}
+        }
+        let mut got = vec![0xEE; STEP];
+        let count = reader.read_at(&mut got, start as u64).unwrap();
+        let end = (start + STEP).min(model.len());
+        assert!(got[..count] == model[start.min(end)..end], "step {at}: {count} bytes");
+    }
+    drop((writer, reader));
+    a.end();
+    b.end();
+}
+
+#[test]
 fn appends_of_two_mounts_never_overlap() {
     if !fuse_works() {
         return;
