@@ -51,6 +51,7 @@ impl Slot {
 /// A part of one slot that goes to another: from byte `from_at` to byte `to_at`, `n` bytes.
 #[derive(Clone, Copy)]
 pub(super) struct Move {
+    pub(super) from: Slot,
     pub(super) from_at: usize,
     pub(super) to: Slot,
     pub(super) to_at: usize,
@@ -367,23 +368,23 @@ impl Arena {
         Slice { pointer: self.pointer(slot, 0), length: length as usize }
     }
 
-    /// Copies between two slots. The caller holds all references to `to`.
-    pub(super) fn copy(&mut self, from: Slot, from_at: usize, to: Slot, to_at: usize, n: usize) {
-        let (from, to) = self.ends(from, Move { from_at, to, to_at, n });
+    /// Copies between two slots. The caller holds all references to the second.
+    pub(super) fn copy(&mut self, one: Move) {
+        let (from, to) = self.ends(one);
         // SAFETY: both ranges lie within their own slots, which do not overlap. Nobody reads or writes
         // `to` meanwhile: its only references are the caller's. Nobody writes `from`: it is in a map
         // or belongs to a ticket that is being committed.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, n) };
+        unsafe { std::ptr::copy_nonoverlapping(from, to, one.n) };
     }
 
-    /// The same for many parts of a slot, of so many bytes in all, that go to memory which was
-    /// probably not touched lately.
-    pub(super) fn scatter(&mut self, from: Slot, n: usize, moves: impl Iterator<Item = Move>) {
+    /// The same for many parts, of so many bytes in all, that go to memory which was probably not
+    /// touched lately.
+    pub(super) fn scatter(&mut self, n: usize, moves: impl Iterator<Item = Move>) {
         if n < SCATTERED_BYTES_MIN {
-            return moves.for_each(|one| self.copy(from, one.from_at, one.to, one.to_at, one.n));
+            return moves.for_each(|one| self.copy(one));
         }
         for one in moves {
-            let (from, to) = self.ends(from, one);
+            let (from, to) = self.ends(one);
             // SAFETY: as for `copy`.
             unsafe { scatter::copy_past_caches(from, to, one.n) };
         }
@@ -391,8 +392,8 @@ impl Arena {
     }
 
     /// Checked addresses. An empty part may lie behind the end.
-    fn ends(&self, from: Slot, one: Move) -> (*const u8, *mut u8) {
-        let Move { from_at, to, to_at, n } = one;
+    fn ends(&self, one: Move) -> (*const u8, *mut u8) {
+        let Move { from, from_at, to, to_at, n } = one;
         assert!(from != to && from_at + n <= self.size(from) && to_at + n <= self.size(to));
         (self.pointer(from, 0).wrapping_add(from_at), self.pointer(to, 0).wrapping_add(to_at))
     }

@@ -83,7 +83,13 @@ impl Piece {
 
     /// How it is copied to byte `at` of a slot.
     fn move_to(&self, to: Slot, at: u32) -> Move {
-        Move { from_at: self.at as usize, to, to_at: at as usize, n: self.length() }
+        Move {
+            from: self.slot,
+            from_at: self.at as usize,
+            to,
+            to_at: at as usize,
+            n: self.length(),
+        }
     }
 
     /// The part of it within `start..end`.
@@ -383,7 +389,7 @@ impl Chunks {
                 return false;
             }
             let moves = fresh.iter().map(|piece| piece.move_to(old_slot, piece.start));
-            self.arena.scatter(slot, length, moves);
+            self.arena.scatter(length, moves);
         } else if old.place == Place::Disk {
             return false;
         } else {
@@ -405,7 +411,7 @@ impl Chunks {
             let moves = fresh.iter().zip(homes).map(|(piece, home)| {
                 piece.move_to(home.slot, home.at + (piece.start - home.start))
             });
-            self.arena.scatter(slot, length, moves);
+            self.arena.scatter(length, moves);
         }
         self.arena.release(slot);
         true
@@ -654,13 +660,12 @@ impl Chunks {
         let mut at = 0;
         for piece in pieces {
             self.arena.zero(into, at, piece.start as usize);
-            if piece.slot != into {
-                let (from, to) = (piece.at as usize, piece.start as usize);
-                self.arena.copy(piece.slot, from, into, to, piece.length());
-            }
             at = piece.end as usize;
         }
         debug_assert!(at <= CHUNK_BYTES);
+        let others = pieces.iter().filter(|piece| piece.slot != into);
+        let length = others.clone().map(Piece::length).sum();
+        self.arena.scatter(length, others.map(|piece| piece.move_to(into, piece.start)));
         for piece in pieces {
             self.arena.release(piece.slot);
         }

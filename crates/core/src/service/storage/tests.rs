@@ -787,3 +787,31 @@ proptest! {
         run(blocks, false, ops);
     }
 }
+
+/// Two writers of every other piece of 256 B: what will be copied to its place in the end is received
+/// without gaps, one slice for each chunk.
+#[test]
+fn what_is_merged_is_received_without_gaps() {
+    let target = target(256);
+    let pieces = 16 * CHUNK / 512;
+    let mut model = vec![0; 16 * CHUNK_BYTES];
+    let mut buffers = Vec::new();
+    for turn in 0..3 {
+        for rank in 0..2 {
+            let places = (0..pieces).map(|i| i * 512 + rank * 256);
+            let runs = Runs::compact(places.clone().map(|offset| Extent { offset, length: 256 }));
+            let bytes = pattern(turn * 2 + rank, 256 * pieces as usize);
+            let mut ticket = target.begin_write(now(1), &io(1, runs)).unwrap();
+            buffers.push(ticket.buffers().len());
+            ticket.fill(&bytes);
+            ticket.commit(now(1)).unwrap();
+            for (place, piece) in places.zip(bytes.chunks(256)) {
+                model[place as usize..][..256].copy_from_slice(piece);
+            }
+        }
+        assert!(read(&target, 1, 0, 1 << 20) == model, "turn {turn}");
+    }
+    // The first of all goes straight to where it belongs.
+    assert_eq!(buffers, [pieces as usize, 16, 16, 16, 16, 16]);
+    audit(&target, 0);
+}

@@ -100,9 +100,11 @@ impl Draft {
             // A write over all that is there needs no room for the rest of it.
             let whole = ranges[0].0 == 0 && ranges.len() == 1 && end >= length;
             let full = class_of(if whole { end } else { present.max(end) });
-            let merges = end <= room && payload * 2 <= present;
+            let merges = end <= room && payload * 2 <= present.max(end);
             let dense = (present + payload) * SPARSE >= SLOT_BYTES[usize::from(full)];
-            part.straight = full == compact || (!tight && !merges && dense);
+            // What is merged is copied to its place in the end: until then it is received faster, and
+            // not copied, where it lies without gaps.
+            part.straight = !merges && (full == compact || (!tight && dense));
             part.class = if part.straight { full } else { compact };
         }
     }

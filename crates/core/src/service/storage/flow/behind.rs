@@ -1,7 +1,7 @@
 //! Write-behind: which dirty chunks go to disk together, and what becomes of them.
 
 use super::super::State;
-use super::super::arena::{CHUNK_BYTES, Slot, class_of};
+use super::super::arena::{CHUNK_BYTES, Move, Slot, class_of};
 use super::super::chunk::Key;
 use super::super::disk::{BLOCK_BYTES, DiskError};
 use super::super::tier::{Base, QUARTERS, Queue, Tier, blocks_of};
@@ -208,7 +208,8 @@ impl State {
         } else {
             // Disks take whole blocks.
             let from = store.arena.allocate(class_of(BLOCK_BYTES))?;
-            store.arena.copy(source, 0, from, 0, length as usize);
+            let n = length as usize;
+            store.arena.copy(Move { from: source, from_at: 0, to: from, to_at: 0, n });
             from
         };
         store.arena.retain(source);
