@@ -17,7 +17,7 @@ use weir_core::config::Timing;
 use weir_core::error::{Code, Error, Result};
 use weir_core::fs::{Call, Rpc};
 use weir_core::session::{Completion, Expired, Identity, Incoming, Reply, Request, Session};
-use weir_core::slice::Slice;
+use weir_core::slice::{Row, Slice};
 use weir_core::types::{Now, ServerIndex, WallTime};
 use weir_core::wire::Header;
 use weir_net::tcp::{self, TcpLink};
@@ -60,8 +60,8 @@ impl Pending {
 struct Outgoing(Arc<Pending>);
 
 impl Payload for Outgoing {
-    fn slices(&self, into: &mut Vec<Slice>) {
-        into.extend_from_slice(&self.0.source);
+    fn rows(&self, into: &mut Vec<Row>) {
+        into.extend(self.0.source.iter().map(|&slice| Row::from(slice)));
     }
 
     fn is_steady(&self) -> bool {

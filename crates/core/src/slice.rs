@@ -35,3 +35,38 @@ impl Slice {
         Slice { pointer: self.pointer.wrapping_add(offset), length }
     }
 }
+
+/// Slices of one length at equal distances: one by itself, or what a regular stride names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The first of them.
+    pub first: Slice,
+    /// How many there are.
+    pub count: usize,
+    /// From the start of one to the start of the next: bytes.
+    pub stride: usize,
+}
+
+impl From<Slice> for Row {
+    fn from(slice: Slice) -> Row {
+        Row { first: slice, count: 1, stride: slice.length }
+    }
+}
+
+impl Row {
+    /// One of them. None: there are not so many.
+    pub fn get(&self, index: usize) -> Option<Slice> {
+        let pointer = || self.first.pointer.wrapping_add(index * self.stride);
+        (index < self.count).then(|| Slice { pointer: pointer(), ..self.first })
+    }
+
+    /// All of them, in order.
+    pub fn slices(self) -> impl Iterator<Item = Slice> + Clone {
+        (0..self.count).filter_map(move |index| self.get(index))
+    }
+
+    /// Bytes in all.
+    pub fn length(&self) -> usize {
+        self.first.length * self.count
+    }
+}

@@ -17,14 +17,14 @@ pub use poller::{Event, Poller};
 use std::io;
 use std::os::fd::RawFd;
 use weir_core::error::Result;
-use weir_core::slice::Slice;
+use weir_core::slice::{Row, Slice};
 use weir_core::wire::Header;
 
 /// A payload on its way out. It keeps its memory valid until it is dropped, or its maker promises
 /// that somebody else does.
 pub trait Payload: Send {
     /// Appends the memory to send, in order.
-    fn slices(&self, into: &mut Vec<Slice>);
+    fn rows(&self, into: &mut Vec<Row>);
 
     /// Whether nobody writes to that memory again before the other end has answered the frame, nor
     /// ever if it does not: then a transport may have the kernel send it from where it is. Processes
@@ -38,7 +38,7 @@ pub trait Payload: Send {
 pub struct NoPayload;
 
 impl Payload for NoPayload {
-    fn slices(&self, _: &mut Vec<Slice>) {}
+    fn rows(&self, _: &mut Vec<Row>) {}
 }
 
 /// Where an incoming payload goes.

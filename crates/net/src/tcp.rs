@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use weir_core::config::BODY_BYTES_MAX;
 use weir_core::error::{Code, Error, Result};
-use weir_core::slice::Slice;
+use weir_core::slice::{Row, Slice};
 use weir_core::wire::{HEADER_BYTES, Header};
 
 /// What is received ahead, not knowing yet what it is. Small payloads arrive with their head in
@@ -159,22 +159,31 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 struct Frame<P> {
     head: Vec<u8>,
     payload: Option<P>,
-    slices: Vec<Slice>,
+    rows: Vec<Row>,
+    /// Slices in all rows together are more than a few.
+    list: bool,
     /// Bytes of head and payload together that are still to be sent.
     left: usize,
-    /// The first of head and slices (the head is 0) that has not gone wholly, and how much of it has.
-    /// A list's payload is many slices and takes many calls: none of them begins at the beginning.
-    next: usize,
+    /// The first slice that has not gone wholly, and how much of it has. A list's payload is many
+    /// slices and takes many calls: none of them begins at the beginning.
+    next: Place,
     gone: usize,
     /// Its payload is sent from where it is.
     lent: bool,
 }
 
+/// A slice of a frame: in which row (the head is 0), and which of it.
+#[derive(Clone, Copy, Default, PartialEq)]
+struct Place {
+    row: usize,
+    slice: usize,
+}
+
 impl<P> Frame<P> {
-    fn slice(&self, index: usize) -> Option<Slice> {
-        match index {
-            0 => Some(Slice::to_read(&self.head)),
-            _ => self.slices.get(index - 1).copied(),
+    fn row(&self, row: usize) -> Option<Row> {
+        match row {
+            0 => Some(Slice::to_read(&self.head).into()),
+            _ => self.rows.get(row - 1).copied(),
         }
     }
 
@@ -182,11 +191,15 @@ impl<P> Frame<P> {
     fn advance(&mut self, count: usize) {
         self.left -= count;
         self.gone += count;
-        while let Some(slice) = self.slice(self.next)
-            && slice.length <= self.gone
-        {
-            self.gone -= slice.length;
-            self.next += 1;
+        while let Some(row) = self.row(self.next.row) {
+            let here = row.count - self.next.slice;
+            let whole = self.gone.checked_div(row.first.length).map_or(here, |n| n.min(here));
+            self.gone -= whole * row.first.length;
+            self.next.slice += whole;
+            if self.next.slice < row.count {
+                return;
+            }
+            self.next = Place { row: self.next.row + 1, slice: 0 };
         }
     }
 }
@@ -335,9 +348,11 @@ impl<P: Payload> TcpLink<P> {
     fn lend_once(&mut self) -> io::Result<usize> {
         let socket = self.stream.as_raw_fd();
         let frame = &self.outgoing[0];
-        let slice = frame.slice(frame.next).expect("a frame that is queued has something left");
+        let Place { row, slice } = frame.next;
+        let slice = frame.row(row).and_then(|row| row.get(slice));
+        let slice = slice.expect("a frame that is queued has something left");
         let rest = slice.part(frame.gone, slice.length - frame.gone);
-        let count = if frame.next == 0 {
+        let count = if frame.next.row == 0 {
             let flags = libc::MSG_NOSIGNAL | libc::MSG_MORE;
             // SAFETY: the head is there to read.
             let count = unsafe { libc::send(socket, rest.pointer.cast(), rest.length, flags) };
@@ -476,25 +491,37 @@ impl Drop for Staged {
     }
 }
 
-/// Copies a small slice behind others, which do not move for it; gives its copy. None: there is no
-/// room left.
+/// Copies small slices of a row behind others, which do not move for them, as many as there is room
+/// for; gives their copies, side by side. Meanwhile fetches those farther on; or, where the row is
+/// at its end, those of the row `after` it.
 ///
 /// # Safety
-/// The slice's memory must be valid.
-unsafe fn stage(staged: &mut Vec<u8>, slice: Slice) -> Option<Slice> {
+/// The slices' memory must be valid.
+unsafe fn stage(staged: &mut Vec<u8>, row: Row, after: Option<&Row>) -> Slice {
     let at = staged.len();
-    if at + slice.length > STAGED_BYTES {
-        return None;
-    }
     // All of it is taken with the first slice.
     staged.reserve_exact(STAGED_BYTES - at);
     let pointer = staged.as_mut_ptr().wrapping_add(at);
-    // SAFETY: the caller promises valid memory; there is room for as many bytes.
-    unsafe {
-        pointer.copy_from_nonoverlapping(slice.pointer, slice.length);
-        staged.set_len(at + slice.length);
+    let mut length = 0;
+    for (index, slice) in row.slices().enumerate() {
+        if at + length + slice.length > STAGED_BYTES {
+            break;
+        }
+        let ahead = index + FETCHED_AHEAD;
+        let beyond = |after: &Row| after.get(ahead - row.count).unwrap_or(after.first);
+        if let Some(soon) = row.get(ahead).or_else(|| after.map(beyond)) {
+            fetch(soon);
+        }
+        // SAFETY: the caller promises valid memory; there is room for as many bytes.
+        unsafe {
+            let to = pointer.wrapping_add(length);
+            to.copy_from_nonoverlapping(slice.pointer, slice.length);
+        }
+        length += slice.length;
     }
-    Some(Slice { pointer, ..slice })
+    // SAFETY: so many were written.
+    unsafe { staged.set_len(at + length) };
+    Slice { pointer, length }
 }
 
 /// Has the processor fetch a small slice into its caches, and does not wait for it.
@@ -533,20 +560,22 @@ fn broken(error: &io::Error) -> Error {
 
 impl<P: Payload> Link<P> for TcpLink<P> {
     fn send(&mut self, head: Vec<u8>, payload: Option<P>) {
-        let mut slices = Vec::new();
+        let mut rows = Vec::new();
         let mut steady = false;
         if let Some(payload) = &payload {
-            payload.slices(&mut slices);
+            payload.rows(&mut rows);
             steady = payload.is_steady();
         }
-        let payload_length: usize = slices.iter().map(|slice| slice.length).sum();
+        let payload_length: usize = rows.iter().map(Row::length).sum();
+        let list = rows.iter().map(|row| row.count).sum::<usize>() > FEW_SLICES;
         let lent = steady
             && payload_length >= LENT_BYTES_MIN
-            && slices.len() <= FEW_SLICES
+            && !list
             && self.conduit.get_or_insert_with(Conduit::new).is_some();
         let left = head.len() + payload_length;
         self.unsent += left;
-        self.outgoing.push_back(Frame { head, payload, slices, left, next: 0, gone: 0, lent });
+        let next = Place::default();
+        self.outgoing.push_back(Frame { head, payload, rows, list, left, next, gone: 0, lent });
     }
 
     fn flush(&mut self) -> io::Result<usize> {
@@ -570,21 +599,31 @@ impl<P: Payload> Link<P> for TcpLink<P> {
             'frames: for frame in copied.take(frames_max) {
                 let mut gone = frame.gone;
                 let mut next = frame.next;
-                let list = frame.slices.len() > FEW_SLICES;
-                while let Some(slice) = frame.slice(next) {
+                while let Some(row) = frame.row(next.row) {
+                    let Some(slice) = row.get(next.slice) else {
+                        next = Place { row: next.row + 1, slice: 0 };
+                        continue;
+                    };
                     let mut rest = slice.part(gone, slice.length - gone);
-                    (gone, next) = (0, next + 1);
-                    if rest.length > 0 {
-                        if list && rest.length < SMALL_BYTES {
-                            if let Some(soon) = frame.slice(next + FETCHED_AHEAD) {
-                                fetch(soon);
-                            }
-                            // SAFETY: whoever made the payload keeps its memory valid until it is sent.
-                            let Some(there) = (unsafe { stage(&mut staged.0, rest) }) else {
-                                break 'frames;
-                            };
-                            rest = there;
+                    let mut slices = 1;
+                    if frame.list && rest.length < SMALL_BYTES {
+                        if gone == 0 {
+                            slices = row.count - next.slice;
                         }
+                        let after =
+                            if row.count > 1 { next.row } else { next.row + FETCHED_AHEAD - 1 };
+                        let after = frame.rows.get(after);
+                        let row = Row { first: rest, count: slices, ..row };
+                        // SAFETY: whoever made the payload keeps its memory valid until it is sent.
+                        let there = unsafe { stage(&mut staged.0, row, after) };
+                        if there.length == 0 && rest.length > 0 {
+                            break 'frames;
+                        }
+                        slices = there.length.checked_div(rest.length).unwrap_or(slices);
+                        rest = there;
+                    }
+                    (gone, next.slice) = (0, next.slice + slices);
+                    if rest.length > 0 {
                         let (iov_base, iov_len) = (rest.pointer.cast(), rest.length);
                         let count = self.scratch.len();
                         match self.scratch.last_mut() {

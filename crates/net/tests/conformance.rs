@@ -7,23 +7,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use weir_core::config::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use weir_core::error::{Code, Error, Result};
-use weir_core::slice::Slice;
+use weir_core::slice::{Row, Slice};
 use weir_core::wire::{self, Header, Kind};
 use weir_net::tcp::{self, TcpLink};
 use weir_net::{Link, Payload, Placement, Poller, Received, Sink};
 
 /// A payload of its own memory in several pieces, which says when it is let go.
 struct Owned {
-    pieces: Vec<Vec<u8>>,
+    /// Pieces of one length with a gap behind each; the last one may be shorter.
+    memory: Vec<u8>,
+    piece: usize,
+    length: usize,
     _alive: Arc<()>,
 }
+
+/// Bytes between two pieces that are not to be sent.
+const GAP: usize = 3;
 
 /// A payload of memory that stays as it is for ever.
 struct Steady(&'static [u8]);
 
 impl Payload for Steady {
-    fn slices(&self, into: &mut Vec<Slice>) {
-        into.push(Slice::to_read(self.0));
+    fn rows(&self, into: &mut Vec<Row>) {
+        into.push(Slice::to_read(self.0).into());
     }
 
     fn is_steady(&self) -> bool {
@@ -33,14 +39,25 @@ impl Payload for Steady {
 
 impl Owned {
     fn new(bytes: &[u8], piece: usize, alive: &Arc<()>) -> Owned {
-        let pieces = bytes.chunks(piece.max(1)).map(<[u8]>::to_vec).collect();
-        Owned { pieces, _alive: alive.clone() }
+        let piece = piece.max(1);
+        let memory = bytes.chunks(piece).flat_map(|part| [part, &[0xdd; GAP]].concat()).collect();
+        Owned { memory, piece, length: bytes.len(), _alive: alive.clone() }
     }
 }
 
 impl Payload for Owned {
-    fn slices(&self, into: &mut Vec<Slice>) {
-        into.extend(self.pieces.iter().map(|piece| Slice::to_read(piece)));
+    fn rows(&self, into: &mut Vec<Row>) {
+        let slice = |at: usize, length| Slice::to_read(&self.memory[at..at + length]);
+        let (count, rest) = (self.length / self.piece, self.length % self.piece);
+        let stride = self.piece + GAP;
+        if count > 0 && self.piece % 2 == 1 {
+            into.push(Row { first: slice(0, self.piece), count, stride });
+        } else {
+            into.extend((0..count).map(|i| Row::from(slice(i * stride, self.piece))));
+        }
+        if rest > 0 {
+            into.push(slice(count * stride, rest).into());
+        }
     }
 }
 

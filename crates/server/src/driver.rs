@@ -16,7 +16,7 @@ use weir_core::config::CONNECTIONS_MAX;
 use weir_core::error::{Code, Error, Result};
 use weir_core::service::storage::ReadTicket;
 use weir_core::service::{Action, Outgoing, Peer, Receiving, Service};
-use weir_core::slice::Slice;
+use weir_core::slice::Row;
 use weir_core::types::{Now, WallTime};
 use weir_core::wire::{self, Header, Kind};
 use weir_net::tcp::TcpLink;
@@ -62,8 +62,8 @@ impl Clock {
 struct Pinned(ReadTicket);
 
 impl Payload for Pinned {
-    fn slices(&self, into: &mut Vec<Slice>) {
-        into.extend(self.0.slices().iter().map(|bytes| Slice::to_read(bytes)));
+    fn rows(&self, into: &mut Vec<Row>) {
+        into.extend_from_slice(self.0.rows());
     }
 }
 

@@ -5,8 +5,9 @@ use super::chunk::{Chunk, Content, Key, Piece};
 use super::{State, Target};
 use crate::error::{Code, Result};
 use crate::layout::Extent;
+use crate::slice::{Row, Slice};
 use crate::types::{ClientId, Ino};
-use crate::wire::data::{Io, Witness};
+use crate::wire::data::{Io, Run, Runs, Witness};
 use std::collections::{BTreeMap, btree_map};
 use std::fmt;
 use std::future::Future;
@@ -25,7 +26,7 @@ pub struct ReadTicket {
     witness: Witness,
     length: usize,
     /// In truth they live as long as the pins; lent out for no longer than `self`.
-    slices: Vec<&'static [u8]>,
+    rows: Vec<Row>,
     pins: Vec<Held>,
 }
 
@@ -81,17 +82,26 @@ impl Target {
 
     fn gather(self: &Arc<Target>, state: &mut State, io: &Io) -> ReadTicket {
         let witness = state.witness(io.ino);
-        let extents = io.runs.extents();
-        let below = |extent: &Extent| extent.length > 0 && extent.offset < witness.size;
-        let count = extents.clone().enumerate().filter(|(_, extent)| below(extent)).last();
-        let count = count.map_or(0, |(last, _)| last + 1);
         let mut gather = Gather::default();
         let mut walk = Walk::new(state, io.ino);
-        for (i, mut extent) in extents.take(count).enumerate() {
-            if i + 1 == count {
-                extent.length = extent.length.min(witness.size - extent.offset);
-            }
-            gather.add(&mut walk, extent);
+        let (one, list) = match &io.runs {
+            Runs::One(extent) => (Some(*extent), &[][..]),
+            Runs::List { runs, .. } => (None, &runs[..]),
+        };
+        // A single extent may be longer than a run's can.
+        if let Some(extent) = one {
+            gather.add(&mut walk, below(extent, witness.size));
+        }
+        let last = list.iter().rposition(|run| starts_below(run, witness.size) > 0);
+        for (i, run) in list[..last.map_or(0, |last| last + 1)].iter().enumerate() {
+            let count = if last == Some(i) { starts_below(run, witness.size) } else { run.count };
+            gather.add_run(&mut walk, Run { count, ..*run });
+        }
+        if let Some(last) = last {
+            let Run { offset, length, stride, .. } = list[last];
+            let count = starts_below(&list[last], witness.size);
+            let end = offset + u64::from(count - 1) * stride + u64::from(length);
+            gather.shorten(end.saturating_sub(witness.size) as usize);
         }
         for pin in &gather.pins {
             state.chunks.arena.retain(pin.slot);
@@ -101,10 +111,24 @@ impl Target {
             target: Arc::clone(self),
             ino: io.ino,
             witness,
-            length: gather.spans.iter().map(|span| span.length).sum(),
-            slices: gather.slices(),
+            length: gather.rows.iter().map(Row::length).sum(),
+            rows: gather.rows,
             pins: gather.pins,
         }
+    }
+}
+
+/// What of an extent lies below the object's size.
+fn below(extent: Extent, size: u64) -> Extent {
+    Extent { length: extent.length.min(size.saturating_sub(extent.offset)), ..extent }
+}
+
+/// How many extents of a run begin below the object's size.
+fn starts_below(run: &Run, size: u64) -> u32 {
+    match size.checked_sub(run.offset) {
+        None | Some(0) => 0,
+        Some(_) if run.count == 1 => 1,
+        Some(rest) => ((rest - 1) / run.stride + 1).min(run.count.into()) as u32,
     }
 }
 
@@ -209,9 +233,19 @@ impl State {
 }
 
 impl ReadTicket {
-    /// The payload, in order.
-    pub fn slices(&self) -> &[&[u8]] {
-        &self.slices
+    /// The payload, in order. Its memory stays as it is as long as the ticket is there.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// The payload piece by piece.
+    pub fn slices(&self) -> Vec<&[u8]> {
+        let slices = self.rows.iter().flat_map(|row| row.slices());
+        // SAFETY: rows are made of parts of slots, all of them pinned, or of `ZEROS`. A slot to which
+        // others refer is written by nobody, so the bytes stay as they are until the ticket is
+        // dropped; it keeps the target, hence the memory, and lends the slices for no longer than
+        // itself.
+        slices.map(|one| unsafe { std::slice::from_raw_parts(one.pointer, one.length) }).collect()
     }
 
     /// Length of the payload: bytes.
@@ -238,7 +272,7 @@ impl fmt::Debug for ReadTicket {
 impl Drop for ReadTicket {
     fn drop(&mut self) {
         // From here on nobody may look: the slots can be written again.
-        self.slices.clear();
+        self.rows.clear();
         // A poisoned lock means that somebody panicked and said so: no second panic here.
         let Ok(mut state) = self.target.state.lock() else { return };
         state.tickets -= 1;
@@ -264,15 +298,9 @@ impl Drop for ReadTicket {
     }
 }
 
-/// Bytes side by side in memory, or (no pointer) zeros.
-struct Span {
-    from: Option<*const u8>,
-    length: usize,
-}
-
 #[derive(Default)]
 struct Gather {
-    spans: Vec<Span>,
+    rows: Vec<Row>,
     pins: Vec<Held>,
 }
 
@@ -317,6 +345,35 @@ impl<'a> Walk<'a> {
 }
 
 impl Gather {
+    /// Adds a run: what of it lies in one piece of a chunk all at once.
+    fn add_run(&mut self, walk: &mut Walk<'_>, run: Run) {
+        let size = CHUNK_BYTES as u64;
+        let mut next = 0;
+        while next < run.count {
+            let offset = run.offset + u64::from(next) * run.stride;
+            let extent = Extent { offset, length: run.length.into() };
+            next += 1;
+            let (index, base) = (offset / size, offset / size * size);
+            let arena = &walk.state.chunks.arena;
+            let start = (offset - base) as u32;
+            let pieces = walk.pieces(index);
+            let piece = pieces.get(pieces.partition_point(|piece| piece.end <= start)).copied();
+            let whole =
+                |piece: &Piece| piece.start <= start && extent.end() <= base + u64::from(piece.end);
+            let Some(piece) = piece.filter(whole) else {
+                self.add(walk, extent);
+                continue;
+            };
+            let more = (base + u64::from(piece.end) - extent.end()) / run.stride.max(1);
+            let more = more.min(u64::from(run.count - next)) as u32;
+            next += more;
+            let pointer = arena.pointer(piece.slot, (piece.at + (start - piece.start)) as usize);
+            let first = Slice { pointer, length: run.length as usize };
+            self.push(Row { first, count: more as usize + 1, stride: run.stride as usize });
+            self.pin(Held { slot: piece.slot, chunk: index });
+        }
+    }
+
     fn add(&mut self, walk: &mut Walk<'_>, extent: Extent) {
         let size = CHUNK_BYTES as u64;
         let arena = &walk.state.chunks.arena;
@@ -330,57 +387,70 @@ impl Gather {
             let first = pieces.partition_point(|piece| piece.end <= start);
             for piece in pieces[first..].iter().take_while(|piece| piece.start < end) {
                 let piece = piece.clip(start, end);
-                self.push(None, (piece.start - start) as usize);
-                self.push(Some(arena.pointer(piece.slot, piece.at as usize)), piece.length());
-                let pin = Held { slot: piece.slot, chunk: index };
-                if self.pins.last() != Some(&pin) {
-                    self.pins.push(pin);
-                }
+                self.zeros((piece.start - start) as usize);
+                let pointer = arena.pointer(piece.slot, piece.at as usize);
+                self.push(Slice { pointer, length: piece.length() }.into());
+                self.pin(Held { slot: piece.slot, chunk: index });
                 start = piece.end;
             }
-            self.push(None, (end - start) as usize);
+            self.zeros((end - start) as usize);
             at = base + u64::from(end);
         }
     }
 
-    fn push(&mut self, from: Option<*const u8>, length: usize) {
-        if length == 0 {
-            return;
-        }
-        match (self.spans.last_mut(), from) {
-            (Some(Span { from: None, length: last }), None) => *last += length,
-            (Some(Span { from: Some(last), length: bytes }), Some(from))
-                if last.wrapping_add(*bytes) == from =>
-            {
-                *bytes += length;
-            }
-            _ => self.spans.push(Span { from, length }),
+    fn pin(&mut self, pin: Held) {
+        if self.pins.last() != Some(&pin) {
+            self.pins.push(pin);
         }
     }
 
-    fn slices(&self) -> Vec<&'static [u8]> {
-        let mut slices = Vec::with_capacity(self.spans.len());
-        for span in &self.spans {
-            match span.from {
-                Some(from) => {
-                    // SAFETY: the span consists of parts of slots that lie side by side in the
-                    // target's memory (whose provenance the pointer has), all of them pinned. A slot
-                    // to which others refer is written by nobody, so the bytes stay as they are
-                    // until `ReadTicket::drop`; the ticket keeps the target, hence the memory, and
-                    // lends the slices for no longer than itself.
-                    let bytes = unsafe { std::slice::from_raw_parts(from, span.length) };
-                    slices.push(bytes);
-                }
-                None => {
-                    let mut left = span.length;
-                    while left > 0 {
-                        let length = left.min(ZEROS.len());
-                        slices.push(&ZEROS[..length]);
-                        left -= length;
-                    }
-                }
+    fn zeros(&mut self, mut length: usize) {
+        while length > 0 {
+            let part = length.min(ZEROS.len());
+            self.rows.push(Slice::to_read(&ZEROS[..part]).into());
+            length -= part;
+        }
+    }
+
+    /// Adds a row; joins it to the last one if it goes on where that ends.
+    fn push(&mut self, mut row: Row) {
+        if row.length() == 0 {
+            return;
+        }
+        if row.stride == row.first.length {
+            // Side by side.
+            row = Slice { length: row.length(), ..row.first }.into();
+        }
+        if let Some(last) = self.rows.last_mut() {
+            let next = last.first.pointer.wrapping_add(last.count * last.stride);
+            let goes_on = next == row.first.pointer;
+            if goes_on && (last.count, row.count) == (1, 1) && last.stride == last.first.length {
+                *last = Slice { length: last.length() + row.length(), ..last.first }.into();
+                return;
+            }
+            let alike = (last.first.length, last.stride) == (row.first.length, row.stride);
+            if goes_on && alike {
+                last.count += row.count;
+                return;
             }
         }
-        slices
+        self.rows.push(row);
+    }
+
+    /// Takes so many bytes off the end, which all lie in the last slice of memory or are zeros.
+    fn shorten(&mut self, mut bytes: usize) {
+        while bytes > 0
+            && let Some(last) = self.rows.last_mut()
+        {
+            let end = last.get(last.count - 1).expect("a row has slices");
+            last.count -= 1;
+            if last.count == 0 {
+                self.rows.pop();
+            }
+            if end.length > bytes {
+                self.rows.push(end.part(0, end.length - bytes).into());
+            }
+            bytes = bytes.saturating_sub(end.length);
+        }
     }
 }

@@ -3,6 +3,7 @@
 use super::chunk::{PIECE_COST, PIECES_COST};
 use super::*;
 use crate::types::{Incarnation, TargetId};
+use crate::wire::data::Run;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -814,4 +815,72 @@ fn what_is_merged_is_received_without_gaps() {
     // The first of all goes straight to where it belongs.
     assert_eq!(buffers, [pieces as usize, 16, 16, 16, 16, 16]);
     audit(&target, 0);
+}
+
+fn run_of() -> impl Strategy<Value = Run> {
+    let number = |limit: u64| prop_oneof![0..limit, (0..limit / 64).prop_map(|n| n * 64)];
+    (number(3 * CHUNK), 1u32..3000, 1u32..300, 0u64..3000).prop_map(
+        |(offset, length, count, gap)| Run {
+            offset,
+            length,
+            count,
+            stride: u64::from(length) + gap,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// Whatever lies there in whatever pieces: each extent's bytes, zeros for holes and behind the
+    /// object's end, up to the last byte that lies below it.
+    #[test]
+    fn lists_are_read_as_from_a_plain_model(
+        writes in proptest::collection::vec((0..4 * CHUNK, 1..20_000u64), 0..12),
+        runs in proptest::collection::vec(run_of(), 1..5),
+        pinned in any::<bool>(),
+    ) {
+        let target = target(512);
+        let mut model = Model::default();
+        let mut pins = Vec::new();
+        for (seed, (offset, length)) in writes.into_iter().enumerate() {
+            let bytes = pattern(seed as u64, length as usize);
+            write(&target, 1, offset, &bytes).unwrap();
+            model.write(offset, &bytes);
+            if pinned {
+                // Who reads meanwhile keeps chunks in pieces.
+                pins.push(target.read(&one(1, 0, 8 * CHUNK)).unwrap());
+            }
+        }
+        let size = model.bytes.len() as u64;
+        let length = runs.iter().map(|run| run.length as usize * run.count as usize).sum();
+        let extents: Vec<Extent> = runs.iter().flat_map(|run| run.extents()).collect();
+        let mut expected = Vec::new();
+        let mut end = 0;
+        for extent in extents {
+            let mut bytes = model.read(extent.offset, extent.length);
+            let stored = bytes.len();
+            bytes.resize(extent.length as usize, 0);
+            if extent.offset < size {
+                end = expected.len() + stored;
+            }
+            expected.extend(bytes);
+        }
+        expected.truncate(end);
+        let ticket = target.read(&io(1, Runs::List { runs, length })).unwrap();
+        prop_assert_eq!(ticket.length(), expected.len());
+        prop_assert!(ticket.slices().concat() == expected);
+        drop((ticket, pins));
+        audit(&target, 0);
+    }
+}
+
+#[test]
+fn a_regular_stride_stays_one() {
+    let target = target(512);
+    write(&target, 1, 0, &pattern(1, 4 * CHUNK_BYTES)).unwrap();
+    let runs = vec![Run { offset: 256, length: 256, count: 512, stride: 512 }];
+    let ticket = target.read(&io(1, Runs::List { runs, length: 512 * 256 })).unwrap();
+    assert_eq!(ticket.rows().len(), 1);
+    assert_eq!(ticket.slices().len(), 512);
 }
