@@ -12,7 +12,7 @@
 //! But Linux lets only those have it that are of the same group, by session or control group. MPICH
 //! gives each rank a session of its own: there servers stood still for as long as a rank looked. So
 //! a client who looks asks now and then whether more are at work on this machine than it has
-//! processors, and if so, sleeps.
+//! processors, and if so, sleeps, as it does for the next few waits.
 
 use crate::descriptors::moved;
 use std::fs::File;
@@ -29,6 +29,8 @@ const CREDIT_MAX: i32 = 16;
 const TAKEN: Duration = Duration::from_millis(1);
 /// Waits that pass by after that.
 const TAKEN_COST: i32 = 256;
+/// Waits that pass by where there was a crowd: it will hardly be gone with the next.
+const CROWDED_COST: i32 = 8;
 /// Whoever has looked for so long, and as long again, asks how many are at work.
 const ASKED_AFTER: Duration = Duration::from_micros(15);
 /// Who finds too many as often, one time after the other, sleeps. One time is not enough: where a
@@ -49,6 +51,7 @@ enum Course {
     Paid,
     Vain,
     Taken,
+    Crowded,
 }
 
 impl Spin {
@@ -78,6 +81,7 @@ impl Spin {
                         let is_there = self.crowd.as_ref().is_some_and(Crowd::is_there);
                         crowded = if is_there { crowded + 1 } else { 0 };
                         if crowded == CROWDED_MAX {
+                            self.learn(Course::Crowded);
                             return 0;
                         }
                         ask_at = waited + ASKED_AFTER;
@@ -110,6 +114,7 @@ impl Spin {
             Course::Vain if credit < VAIN_COST => -CREDIT_MAX,
             Course::Vain => credit - VAIN_COST,
             Course::Taken => -TAKEN_COST,
+            Course::Crowded => -CROWDED_COST,
         };
         self.credit.store(credit, Relaxed);
     }
@@ -184,7 +189,8 @@ mod tests {
                 return false;
             }
             assert!(looks > 1, "asked before it looked");
-            assert!(spin.pays(), "it was not in vain: nobody knows");
+            let passed = (0..1000).take_while(|_| !spin.pays()).count();
+            assert_eq!(passed, CROWDED_COST as usize, "waits that go without looking");
             true
         });
         assert!(asked);
