@@ -212,6 +212,11 @@ impl Pieces<'_> {
         self.left = length;
         self
     }
+
+    /// Of the last piece: its column, and where in the file its stripe lies.
+    pub fn stripe(&self) -> (usize, Range<u64>) {
+        (self.stripe.column, self.stripe.file.clone())
+    }
 }
 
 impl Iterator for Pieces<'_> {

@@ -31,6 +31,10 @@ impl Building {
             self.start = extent.offset;
         }
         self.runs.push(extent);
+        self.append(memory);
+    }
+
+    fn append(&mut self, memory: Slice) {
         match self.memory.last_mut() {
             Some(last) if last.pointer.wrapping_add(last.length) == memory.pointer => {
                 last.length += memory.length;
@@ -38,6 +42,12 @@ impl Building {
             _ => self.memory.push(memory),
         }
         self.length += memory.length;
+    }
+
+    /// How many more extents of so many bytes there is room for.
+    fn room(&self, limit: usize, length: usize) -> usize {
+        let bytes = (limit - self.length.min(limit)) / length;
+        bytes.min(LIST_EXTENTS_MAX - self.runs.extents().min(LIST_EXTENTS_MAX))
     }
 
     fn finish(&mut self, column: usize, transfer_size: usize, parts: &mut Vec<Part>) {
@@ -68,7 +78,9 @@ pub(super) fn plan(
     let mut memory = memory.iter().copied();
     let mut current = Slice { pointer: std::ptr::null_mut(), length: 0 };
     let mut pieces = layout.pieces(0, 0);
-    for extent in file {
+    let mut next = 0;
+    while let Some(extent) = file.get(next) {
+        next += 1;
         for piece in pieces.of(extent.offset, extent.length as usize) {
             let column = &mut columns[piece.column];
             let mut object_offset = piece.object_offset;
@@ -88,6 +100,32 @@ pub(super) fn plan(
                 left -= length;
             }
         }
+        // What goes on in the same stripe at the same distance is added all at once.
+        let (column, stripe) = pieces.stripe();
+        let column = &mut columns[column];
+        let before = next.checked_sub(2).and_then(|before| file.get(before));
+        let Some(stride) = before.and_then(|before| extent.offset.checked_sub(before.offset))
+        else {
+            continue;
+        };
+        if extent.offset < stripe.start || !column.runs.is_regular(extent.length, stride) {
+            continue;
+        }
+        let length = extent.length as usize;
+        let room = column.room(limit, length).min(current.length / length);
+        let mut expected = *extent;
+        let alike = |extent: &&Extent| {
+            expected.offset += stride;
+            **extent == expected && extent.end() <= stripe.end
+        };
+        let count = file[next..].iter().take(room).take_while(alike).count();
+        if count == 0 {
+            continue;
+        }
+        column.runs.repeat(count);
+        column.append(current.part(0, count * length));
+        current = current.part(count * length, current.length - count * length);
+        next += count;
     }
     for (index, column) in columns.iter_mut().enumerate() {
         column.finish(index, transfer_size, &mut parts);
@@ -118,17 +156,42 @@ mod tests {
         assert_eq!(lengths, [40, 40, 20]);
     }
 
+    #[test]
+    fn a_list_is_cut_at_its_limits() {
+        let count = 2 * LIST_EXTENTS_MAX + 5;
+        let mut bytes = vec![0; count * 8];
+        let extent = |i: usize| Extent { offset: i as u64 * 16, length: 8 };
+        let file: Vec<_> = (0..count).map(extent).collect();
+        let parts = plan(&layout(1 << 30, 1), &file, &[Slice::to_write(&mut bytes)], 40);
+        let extents: Vec<_> = parts.iter().map(|part| part.runs.extents().count()).collect();
+        assert_eq!(extents, [LIST_EXTENTS_MAX, LIST_EXTENTS_MAX, 5]);
+        let mut bytes = vec![0; PAYLOAD_BYTES_MAX + 2048];
+        let extent = |i: usize| Extent { offset: i as u64 * 4096, length: 2048 };
+        let file: Vec<_> = (0..bytes.len() / 2048).map(extent).collect();
+        let parts = plan(&layout(1 << 30, 1), &file, &[Slice::to_write(&mut bytes)], 40);
+        let lengths: Vec<_> = parts.iter().map(|part| part.runs.length()).collect();
+        assert_eq!(lengths, [PAYLOAD_BYTES_MAX, 2048]);
+        assert!(parts.iter().all(|part| part.memory.len() == 1));
+    }
+
     proptest! {
+        #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+
         /// Every byte of the list goes to its own place, from its own memory, in order.
         #[test]
         fn bytes_and_memory_stay_together(
-            extents in proptest::collection::vec((0u64..300, 1u64..40), 1..20),
-            cuts in proptest::collection::vec(1usize..30, 1..10),
-            stripe_size in 1u64..20, count in 1u32..5, transfer_size in 1usize..50,
+            runs in proptest::collection::vec((0u64..300, 1u64..40, 0u64..20, 1u64..20), 1..10),
+            cuts in proptest::collection::vec(prop_oneof![1usize..30, 1usize..2000], 1..10),
+            stripe_size in prop_oneof![1u64..20, 1u64..500], count in 1u32..5,
+            transfer_size in 1usize..50,
         ) {
+            // Several at a regular distance, and single ones.
+            let extents = runs.into_iter().flat_map(|(offset, length, gap, count)| {
+                (0..count).map(move |i| (offset + i * (length + gap), length))
+            });
             let layout = layout(stripe_size, count);
             let file: Vec<_> =
-                extents.into_iter().map(|(offset, length)| Extent { offset, length }).collect();
+                extents.map(|(offset, length)| Extent { offset, length }).collect();
             let total: usize = file.iter().map(|extent| extent.length as usize).sum();
             let mut bytes = vec![0u8; total];
             let base = bytes.as_mut_ptr() as usize;

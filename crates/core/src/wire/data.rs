@@ -136,6 +136,29 @@ impl Folding {
         }
     }
 
+    /// Whether the last extents are of this length and at this distance.
+    pub fn is_regular(&self, length: u64, stride: u64) -> bool {
+        let (Some(run), Some(last)) = (self.runs.last(), &self.last) else { return false };
+        let next = run.offset + u64::from(run.count) * run.stride;
+        (last.offset, last.length) == (next, length)
+            && (u64::from(run.length), run.stride) == (length, stride)
+    }
+
+    /// Adds `count` more extents like the last ones.
+    ///
+    /// # Panics
+    /// If these are not [`Folding::is_regular`].
+    pub fn repeat(&mut self, count: usize) {
+        let (Some(run), Some(last)) = (self.runs.last_mut(), &mut self.last) else {
+            panic!("nothing to repeat")
+        };
+        assert_eq!(last.length, run.length.into(), "the last extents are not alike");
+        run.count += count as u32;
+        last.offset += count as u64 * run.stride;
+        self.folded += count * run.length as usize;
+        self.extents += count;
+    }
+
     /// Extents so far, neighbours joined.
     pub fn extents(&self) -> usize {
         self.extents
