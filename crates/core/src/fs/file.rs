@@ -313,7 +313,7 @@ impl<R: Rpc> File<R> {
     }
 
     /// Whether a read would find now what was read ahead: nothing has changed in the objects that it
-    /// lies in.
+    /// lies in. False, too, where that cannot be asked without what only a read gets.
     pub async fn is_as_seen(&self, seen: &Seen) -> Result<bool> {
         let shared = &self.shared;
         let ask = async {
@@ -328,9 +328,13 @@ impl<R: Rpc> File<R> {
                 self.found(column, told.witness)?;
                 same &= edition(&told.witness) == before;
             }
-            Ok(same)
+            Result::Ok(same)
         };
-        ask.await.map_err(|error: Error| error.on("read", &shared.name))
+        match ask.await {
+            // A read gets itself a fresh one.
+            Err(error) if error.code == Code::NoCapability => Ok(false),
+            result => result.map_err(|error: Error| error.on("read", &shared.name)),
+        }
     }
 
     /// Writes at `offset`. When it returns, every client sees the bytes.
