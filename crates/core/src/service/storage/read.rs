@@ -405,6 +405,12 @@ impl Gather {
     }
 
     fn zeros(&mut self, mut length: usize) {
+        let is_zeros = |last: &mut Row| std::ptr::eq(last.first.pointer, ZEROS.as_ptr());
+        if length > 0
+            && let Some(before) = self.rows.pop_if(is_zeros)
+        {
+            length += before.length();
+        }
         while length > 0 {
             let part = length.min(ZEROS.len());
             self.rows.push(Slice::to_read(&ZEROS[..part]).into());

@@ -884,3 +884,22 @@ fn a_regular_stride_stays_one() {
     assert_eq!(ticket.rows().len(), 1);
     assert_eq!(ticket.slices().len(), 512);
 }
+
+#[test]
+fn a_lists_hole_is_told_in_one_for_each_chunk_of_zeros() {
+    let target = target(512);
+    write(&target, 1, 4 * CHUNK, b"behind the hole").unwrap();
+    let list = |run: Run| {
+        let length = run.length as usize * run.count as usize;
+        target.read(&io(1, Runs::List { runs: vec![run], length })).unwrap()
+    };
+    let ticket = list(Run { offset: 0, length: 256, count: 512, stride: 512 });
+    assert_eq!(ticket.length(), 2 * CHUNK_BYTES);
+    assert_eq!(ticket.slices().concat(), vec![0; 2 * CHUNK_BYTES]);
+    assert_eq!(ticket.rows().len(), 2);
+    // Data between holes.
+    write(&target, 1, 1000, &[7; 100]).unwrap();
+    let ticket = list(Run { offset: 0, length: 256, count: 512, stride: 512 });
+    assert!(ticket.rows().len() <= 6, "{}", ticket.rows().len());
+    assert_eq!(ticket.slices().concat().iter().filter(|&&byte| byte == 7).count(), 76);
+}
