@@ -96,8 +96,6 @@ struct Found {
     /// Requests whose answer ended with their object, and how many bytes these had: the others are
     /// zeros, or behind the file's end.
     short: Vec<(Part, usize)>,
-    /// In which state the columns were that were asked.
-    seen: Seen,
 }
 
 /// In which state a read found what it read: see [`File::is_as_seen`].
@@ -306,8 +304,10 @@ impl<R: Rpc> File<R> {
         let memory = [Slice::to_write(buffer)];
         let read = async {
             self.check(self.shared.mode.read, "read", &extents, &memory)?;
-            let found = self.read_parts(&extents, &memory).await?;
-            Ok(found.short.is_empty().then_some(found.seen))
+            let mut seen = Seen::default();
+            let found =
+                self.read_parts(&extents, &memory, |column, it| seen.note(column, it)).await?;
+            Ok(found.short.is_empty().then_some(seen))
         };
         read.await.map_err(|error: Error| error.on("read ahead of", &self.shared.name))
     }
@@ -384,7 +384,7 @@ impl<R: Rpc> File<R> {
             if length == 0 {
                 return Ok(0);
             }
-            let found = self.read_parts(extents, memory).await?;
+            let found = self.read_parts(extents, memory, |_, _| ()).await?;
             let end = extents.iter().map(|extent| extent.end()).max().unwrap_or(0);
             // A list out of order may pass over the file's end in the middle of a full answer.
             let full = found.short.is_empty() && extents.is_sorted_by_key(|extent| extent.end());
@@ -481,17 +481,23 @@ impl<R: Rpc> File<R> {
         plan(&self.shared.layout, extents, memory, self.shared.fs.options().transfer_size)
     }
 
-    async fn read_parts(&self, extents: &[Extent], memory: &[Slice]) -> Result<Found> {
+    /// `note` is told what each answer says of its column.
+    async fn read_parts(
+        &self,
+        extents: &[Extent],
+        memory: &[Slice],
+        mut note: impl FnMut(usize, &Witness),
+    ) -> Result<Found> {
         self.fresh_capability().await?;
         let parts = self.plan(extents, memory);
         let requests = parts.iter().map(|part| self.request(Kind::Read, part, false));
         let results = join_all(requests).await;
-        let mut found = Found { size_seen: 0, short: Vec::new(), seen: Seen::default() };
+        let mut found = Found { size_seen: 0, short: Vec::new() };
         for (part, result) in parts.into_iter().zip(results) {
             let reply = result?;
             let witness = Witness::decode(&reply.body)?;
             self.found(part.column, witness)?;
-            found.seen.note(part.column, &witness);
+            note(part.column, &witness);
             let size = self.shared.layout.file_size_seen(part.column, witness.size);
             found.size_seen = found.size_seen.max(size);
             if reply.payload_length < part.runs.length() {
