@@ -34,6 +34,15 @@ impl Slice {
         assert!(offset + length <= self.length, "part of a slice beyond its end");
         Slice { pointer: self.pointer.wrapping_add(offset), length }
     }
+
+    /// Makes another slice part of it, if that lies right behind it. False: it does not.
+    pub fn join(&mut self, next: Slice) -> bool {
+        let behind = self.pointer.wrapping_add(self.length) == next.pointer;
+        if behind {
+            self.length += next.length;
+        }
+        behind
+    }
 }
 
 /// Slices of one length at equal distances: one by itself, or what a regular stride names.
@@ -58,6 +67,23 @@ impl Row {
     pub fn get(&self, index: usize) -> Option<Slice> {
         let pointer = || self.first.pointer.wrapping_add(index * self.stride);
         (index < self.count).then(|| Slice { pointer: pointer(), ..self.first })
+    }
+
+    /// Makes another row part of it, if that goes on where this ends: a slice right behind a slice, or
+    /// slices of the same length at the same distance. False: it does not.
+    pub fn join(&mut self, next: Row) -> bool {
+        if self.count == 1 && self.stride == self.first.length && next.count == 1 {
+            let joined = self.first.join(next.first);
+            self.stride = self.first.length;
+            return joined;
+        }
+        let behind = self.first.pointer.wrapping_add(self.count * self.stride);
+        let goes_on = behind == next.first.pointer
+            && (self.first.length, self.stride) == (next.first.length, next.stride);
+        if goes_on {
+            self.count += next.count;
+        }
+        goes_on
     }
 
     /// All of them, in order.

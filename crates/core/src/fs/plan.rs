@@ -35,19 +35,15 @@ impl Building {
     }
 
     fn append(&mut self, memory: Slice) {
-        match self.memory.last_mut() {
-            Some(last) if last.pointer.wrapping_add(last.length) == memory.pointer => {
-                last.length += memory.length;
-            }
-            _ => self.memory.push(memory),
+        if !self.memory.last_mut().is_some_and(|last| last.join(memory)) {
+            self.memory.push(memory);
         }
         self.length += memory.length;
     }
 
     /// How many more extents of so many bytes there is room for.
     fn room(&self, limit: usize, length: usize) -> usize {
-        let bytes = (limit - self.length.min(limit)) / length;
-        bytes.min(LIST_EXTENTS_MAX - self.runs.extents().min(LIST_EXTENTS_MAX))
+        ((limit - self.length) / length).min(LIST_EXTENTS_MAX - self.runs.extents())
     }
 
     fn finish(&mut self, column: usize, transfer_size: usize, parts: &mut Vec<Part>) {

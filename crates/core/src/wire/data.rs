@@ -299,8 +299,8 @@ pub struct Witness {
     /// How often the target has come to life, if what it holds outlives its server; else 0. What was
     /// written in an earlier life, and not synced in it, may be gone.
     pub life: u32,
-    /// How often it was written, cut or punched in this life: who finds the same number, in the same
-    /// life, finds the same bytes.
+    /// How often it was written, truncated, made longer or punched in this life: who finds the same
+    /// number, in the same life, finds the same bytes.
     pub changes: u64,
 }
 

@@ -120,6 +120,12 @@ impl Object {
         }
     }
 
+    /// It was written, or made longer, or got a hole.
+    fn touch(&mut self, now: Now) {
+        self.witness.mtime = self.witness.mtime.max(now.wall);
+        self.witness.changes += 1;
+    }
+
     /// Changes one chunk and keeps the books.
     fn change(
         &mut self,
@@ -436,10 +442,8 @@ impl Target {
                 state.room_for_object(ino)?;
                 let object = state.object(ino).0;
                 object.begin_epoch(epoch);
-                let witness = &mut object.witness;
-                witness.size = witness.size.max(size);
-                witness.mtime = witness.mtime.max(now.wall);
-                witness.changes += 1;
+                object.witness.size = object.witness.size.max(size);
+                object.touch(now);
                 state.unsaved_head(ino);
                 Ok(state.reply(ino))
             }
@@ -502,8 +506,7 @@ impl Target {
                 for extent in extents {
                     freed.append(object.cut(store, ino, extent.offset, extent.end()));
                 }
-                object.witness.mtime = object.witness.mtime.max(now.wall);
-                object.witness.changes += 1;
+                object.touch(now);
             }
             state.sort_unsaved(ino, &changed);
             state.reply(ino)

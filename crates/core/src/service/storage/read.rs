@@ -25,7 +25,7 @@ pub struct ReadTicket {
     ino: Ino,
     witness: Witness,
     length: usize,
-    /// In truth they live as long as the pins; lent out for no longer than `self`.
+    /// Parts of slots that are pinned, or of `ZEROS`.
     rows: Vec<Row>,
     pins: Vec<Held>,
 }
@@ -84,24 +84,26 @@ impl Target {
         let witness = state.witness(io.ino);
         let mut gather = Gather::default();
         let mut walk = Walk::new(state, io.ino);
-        let (one, list) = match &io.runs {
-            Runs::One(extent) => (Some(*extent), &[][..]),
-            Runs::List { runs, .. } => (None, &runs[..]),
+        let single;
+        let runs = match &io.runs {
+            Runs::One(extent) => {
+                single = [Run::single(extent.offset, extent.length as u32)];
+                &single[..]
+            }
+            Runs::List { runs, .. } => &runs[..],
         };
-        // A single extent may be longer than a run's can.
-        if let Some(extent) = one {
-            gather.add(&mut walk, below(extent, witness.size));
-        }
-        let last = list.iter().rposition(|run| starts_below(run, witness.size) > 0);
-        for (i, run) in list[..last.map_or(0, |last| last + 1)].iter().enumerate() {
-            let count = if last == Some(i) { starts_below(run, witness.size) } else { run.count };
-            gather.add_run(&mut walk, Run { count, ..*run });
-        }
+        let last = runs.iter().rposition(|run| starts_below(run, witness.size) > 0);
         if let Some(last) = last {
-            let Run { offset, length, stride, .. } = list[last];
-            let count = starts_below(&list[last], witness.size);
-            let end = offset + u64::from(count - 1) * stride + u64::from(length);
-            gather.shorten(end.saturating_sub(witness.size) as usize);
+            runs[..last].iter().for_each(|run| gather.add_run(&mut walk, run));
+            let run = runs[last];
+            let count = starts_below(&run, witness.size);
+            let offset = run.offset + u64::from(count - 1) * run.stride;
+            // Of all extents only this one is cut.
+            let cut = offset + u64::from(run.length) > witness.size;
+            gather.add_run(&mut walk, &Run { count: count - u32::from(cut), ..run });
+            if cut {
+                gather.add(&mut walk, Extent { offset, length: witness.size - offset });
+            }
         }
         for pin in &gather.pins {
             state.chunks.arena.retain(pin.slot);
@@ -118,17 +120,13 @@ impl Target {
     }
 }
 
-/// What of an extent lies below the object's size.
-fn below(extent: Extent, size: u64) -> Extent {
-    Extent { length: extent.length.min(size.saturating_sub(extent.offset)), ..extent }
-}
-
 /// How many extents of a run begin below the object's size.
 fn starts_below(run: &Run, size: u64) -> u32 {
     match size.checked_sub(run.offset) {
         None | Some(0) => 0,
+        Some(_) if run.length == 0 => 0,
         Some(_) if run.count == 1 => 1,
-        Some(rest) => ((rest - 1) / run.stride + 1).min(run.count.into()) as u32,
+        Some(rest) => ((rest - 1) / run.stride.max(1) + 1).min(run.count.into()) as u32,
     }
 }
 
@@ -271,8 +269,7 @@ impl fmt::Debug for ReadTicket {
 
 impl Drop for ReadTicket {
     fn drop(&mut self) {
-        // From here on nobody may look: the slots can be written again.
-        self.rows.clear();
+        // From here on the slots can be written again.
         // A poisoned lock means that somebody panicked and said so: no second panic here.
         let Ok(mut state) = self.target.state.lock() else { return };
         state.tickets -= 1;
@@ -346,7 +343,7 @@ impl<'a> Walk<'a> {
 
 impl Gather {
     /// Adds a run: what of it lies in one piece of a chunk all at once.
-    fn add_run(&mut self, walk: &mut Walk<'_>, run: Run) {
+    fn add_run(&mut self, walk: &mut Walk<'_>, run: &Run) {
         let size = CHUNK_BYTES as u64;
         let mut next = 0;
         while next < run.count {
@@ -419,44 +416,15 @@ impl Gather {
     }
 
     /// Adds a row; joins it to the last one if it goes on where that ends.
-    fn push(&mut self, mut row: Row) {
-        if row.length() == 0 {
-            return;
-        }
-        if row.stride == row.first.length {
+    fn push(&mut self, row: Row) {
+        let row = if row.stride == row.first.length {
             // Side by side.
-            row = Slice { length: row.length(), ..row.first }.into();
-        }
-        if let Some(last) = self.rows.last_mut() {
-            let next = last.first.pointer.wrapping_add(last.count * last.stride);
-            let goes_on = next == row.first.pointer;
-            if goes_on && (last.count, row.count) == (1, 1) && last.stride == last.first.length {
-                *last = Slice { length: last.length() + row.length(), ..last.first }.into();
-                return;
-            }
-            let alike = (last.first.length, last.stride) == (row.first.length, row.stride);
-            if goes_on && alike {
-                last.count += row.count;
-                return;
-            }
-        }
-        self.rows.push(row);
-    }
-
-    /// Takes so many bytes off the end, which all lie in the last slice of memory or are zeros.
-    fn shorten(&mut self, mut bytes: usize) {
-        while bytes > 0
-            && let Some(last) = self.rows.last_mut()
-        {
-            let end = last.get(last.count - 1).expect("a row has slices");
-            last.count -= 1;
-            if last.count == 0 {
-                self.rows.pop();
-            }
-            if end.length > bytes {
-                self.rows.push(end.part(0, end.length - bytes).into());
-            }
-            bytes = bytes.saturating_sub(end.length);
+            Slice { length: row.length(), ..row.first }.into()
+        } else {
+            row
+        };
+        if row.length() > 0 && !self.rows.last_mut().is_some_and(|last| last.join(row)) {
+            self.rows.push(row);
         }
     }
 }

@@ -236,11 +236,9 @@ impl Target {
         for (part, &slot) in draft.parts.iter().zip(&slots) {
             for piece in draft.pieces(part, slot) {
                 let pointer = arena.pointer(slot, piece.at as usize);
-                match buffers.last_mut() {
-                    Some(last) if last.pointer.wrapping_add(last.length) == pointer => {
-                        last.length += piece.length();
-                    }
-                    _ => buffers.push(Slice { pointer, length: piece.length() }),
+                let slice = Slice { pointer, length: piece.length() };
+                if !buffers.last_mut().is_some_and(|last| last.join(slice)) {
+                    buffers.push(slice);
                 }
             }
         }
@@ -324,11 +322,9 @@ impl WriteTicket {
             object.change(store, key, |store, old| store.write(key, old, slot, &pieces));
         }
         object.begin_epoch(self.epoch);
-        let witness = &mut object.witness;
-        witness.size = witness.size.max(self.draft.end);
-        witness.mtime = witness.mtime.max(now.wall);
-        witness.changes += 1;
-        let witness = Witness { life, ..*witness };
+        object.witness.size = object.witness.size.max(self.draft.end);
+        object.touch(now);
+        let witness = Witness { life, ..object.witness };
         if state.is_kept() {
             let ranges = |part: &Part| {
                 let ranges = &self.draft.ranges[part.first..part.last];
