@@ -173,7 +173,7 @@ struct Frame<P> {
 }
 
 /// A slice of a frame: in which row (the head is 0), and which of it.
-#[derive(Clone, Copy, Default, PartialEq)]
+#[derive(Clone, Copy, Default)]
 struct Place {
     row: usize,
     slice: usize,
@@ -185,6 +185,48 @@ impl<P> Frame<P> {
             0 => Some(Slice::to_read(&self.head).into()),
             _ => self.rows.get(row - 1).copied(),
         }
+    }
+
+    /// Names what is left of it for one system call, small slices of a list by their copies in `staged`.
+    /// Gives how many bytes that is, and whether it is all.
+    fn name(&self, vectors: &mut Vec<libc::iovec>, staged: &mut Vec<u8>) -> (usize, bool) {
+        let Place { row: mut index, mut slice } = self.next;
+        let mut gone = self.gone;
+        let mut named = 0;
+        while let Some(row) = self.row(index) {
+            while let Some(next) = row.get(slice) {
+                let mut part = next.part(gone, next.length - gone);
+                // What has gone in part is by itself.
+                let count = if gone == 0 { row.count - slice } else { 1 };
+                (gone, slice) = (0, slice + 1);
+                if part.length == 0 {
+                    continue;
+                }
+                if self.list && part.length < SMALL_BYTES {
+                    let after = if row.count > 1 { index } else { index + FETCHED_AHEAD - 1 };
+                    let row = Row { first: part, count, ..row };
+                    // SAFETY: whoever made the payload keeps its memory valid until it is sent.
+                    let copies = unsafe { stage(staged, row, self.rows.get(after)) };
+                    if copies.length == 0 {
+                        return (named, false);
+                    }
+                    slice += copies.length / part.length - 1;
+                    part = copies;
+                }
+                let (iov_base, iov_len) = (part.pointer.cast(), part.length);
+                let full = vectors.len() == SLICES_MAX;
+                match vectors.last_mut() {
+                    Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == iov_base => {
+                        last.iov_len += iov_len;
+                    }
+                    _ if full => return (named, false),
+                    _ => vectors.push(libc::iovec { iov_base, iov_len }),
+                }
+                named += iov_len;
+            }
+            (index, slice) = (index + 1, 0);
+        }
+        (named, true)
     }
 
     /// `count` more bytes have gone.
@@ -596,47 +638,11 @@ impl<P: Payload> Link<P> for TcpLink<P> {
             staged.0.clear();
             let mut asked = 0;
             let copied = self.outgoing.iter().take_while(|frame| !frame.lent);
-            'frames: for frame in copied.take(frames_max) {
-                let mut gone = frame.gone;
-                let mut next = frame.next;
-                while let Some(row) = frame.row(next.row) {
-                    let Some(slice) = row.get(next.slice) else {
-                        next = Place { row: next.row + 1, slice: 0 };
-                        continue;
-                    };
-                    let mut rest = slice.part(gone, slice.length - gone);
-                    let mut slices = 1;
-                    if frame.list && rest.length < SMALL_BYTES {
-                        if gone == 0 {
-                            slices = row.count - next.slice;
-                        }
-                        let after =
-                            if row.count > 1 { next.row } else { next.row + FETCHED_AHEAD - 1 };
-                        let after = frame.rows.get(after);
-                        let row = Row { first: rest, count: slices, ..row };
-                        // SAFETY: whoever made the payload keeps its memory valid until it is sent.
-                        let there = unsafe { stage(&mut staged.0, row, after) };
-                        if there.length == 0 && rest.length > 0 {
-                            break 'frames;
-                        }
-                        slices = there.length.checked_div(rest.length).unwrap_or(slices);
-                        rest = there;
-                    }
-                    (gone, next.slice) = (0, next.slice + slices);
-                    if rest.length > 0 {
-                        let (iov_base, iov_len) = (rest.pointer.cast(), rest.length);
-                        let count = self.scratch.len();
-                        match self.scratch.last_mut() {
-                            Some(last)
-                                if last.iov_base.wrapping_byte_add(last.iov_len) == iov_base =>
-                            {
-                                last.iov_len += iov_len;
-                            }
-                            _ if count == SLICES_MAX => break 'frames,
-                            _ => self.scratch.push(libc::iovec { iov_base, iov_len }),
-                        }
-                        asked += iov_len;
-                    }
+            for frame in copied.take(frames_max) {
+                let (named, all) = frame.name(&mut self.scratch, &mut staged.0);
+                asked += named;
+                if !all {
+                    break;
                 }
             }
             // SAFETY: all zeros is a valid msghdr.
