@@ -24,8 +24,12 @@ const SLICES_MAX: usize = 256;
 /// A list's slices shorter than this go through a buffer, side by side: to name one to the kernel
 /// costs more than to copy it. Bytes.
 const SMALL_BYTES: usize = 1024;
-/// That buffer: bytes.
-const STAGED_BYTES: usize = 64 * 1024;
+/// That buffer, of a thread that sends: bytes. Whoever receives is woken by each call's bytes, and
+/// where processors are shared takes the one of him who copies: with 64 KiB they took turns sixteen
+/// times a MiB.
+const STAGED_BYTES: usize = 512 * 1024;
+/// And of a connection that receives a list of small slices: bytes.
+const LIST_AHEAD_BYTES: usize = 64 * 1024;
 /// Meanwhile those so many slices farther on are fetched: they lie apart, often in memory that was not
 /// touched for long. Without it lists were sent at 0.88 to 0.94 of the rate.
 const FETCHED_AHEAD: usize = 12;
@@ -456,7 +460,7 @@ impl<P: Payload> TcpLink<P> {
             if count > FEW_SLICES && expected < count * SMALL_BYTES && self.end == 0 {
                 self.scratch.clear();
                 expected = 0;
-                self.ahead.resize(STAGED_BYTES, 0);
+                self.ahead.resize(LIST_AHEAD_BYTES, 0);
             }
         }
         let whole = matches!(&self.incoming, Incoming::Payload { left, .. } if *left == expected)
