@@ -84,12 +84,18 @@ static inline double start(void)
     return MPI_Wtime();
 }
 
+/* Of all ranks'. */
+static inline double most(double mine)
+{
+    double all;
+    MPI_Allreduce(&mine, &all, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    return all;
+}
+
 /* What the slowest rank took. */
 static inline double took(double since)
 {
-    double mine = MPI_Wtime() - since, most;
-    MPI_Allreduce(&mine, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
-    return most;
+    return most(MPI_Wtime() - since);
 }
 
 /* The eight bytes that belong at an offset which is a multiple of eight. */
