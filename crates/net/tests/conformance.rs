@@ -71,14 +71,19 @@ struct Frame {
     discard: bool,
 }
 
-/// Collects frames; payloads go into memory in pieces of `piece`.
+/// Collects frames; payloads go into memory in pieces of `piece`, or, where `large` is not 0, in one
+/// of so many bytes after each [`SMALL_ONES`] of those.
 #[derive(Default)]
 struct Collector {
     piece: usize,
+    large: usize,
     frames: Vec<Frame>,
     place: Vec<u8>,
     waiting: Option<Frame>,
 }
+
+/// See [`Collector`]: enough for a list.
+const SMALL_ONES: usize = 500;
 
 impl Sink for Collector {
     fn head(&mut self, header: Header, body: &[u8]) -> Result<Placement> {
@@ -94,7 +99,13 @@ impl Sink for Collector {
             return Ok(Placement::Discard);
         }
         self.place = vec![0xee; header.payload_length as usize];
-        let slices = self.place.chunks_mut(self.piece.max(1)).map(Slice::to_write).collect();
+        let (mut rest, mut slices) = (&mut self.place[..], Vec::new());
+        while !rest.is_empty() {
+            let is_large = self.large > 0 && slices.len() % (SMALL_ONES + 1) == SMALL_ONES;
+            let piece = if is_large { self.large } else { self.piece.max(1) };
+            let part = rest.split_off_mut(..piece.min(rest.len())).expect("no more than there is");
+            slices.push(Slice::to_write(part));
+        }
         Ok(Placement::Into(slices))
     }
 
@@ -212,11 +223,19 @@ fn frames_of_every_size_arrive_whole_and_in_order() {
             .collect();
         let alive = Arc::default();
         // Pieces that are named to the kernel, and (of lists) such as are copied side by side first.
-        for (out, into) in [(70_000, 65_536), (256, 65_536), (70_000, 300), (1023, 1025)] {
+        let ways = [
+            (70_000, 65_536, 0),
+            (256, 65_536, 0),
+            (70_000, 300, 0),
+            (1023, 1025, 0),
+            (70_000, 1023, 5000),
+            (256, 17, 300_000),
+        ];
+        for (out, into, large) in ways {
             frames.iter().for_each(|frame| send_counted(&mut *left, frame, out, &alive));
-            let mut collector = Collector { piece: into, ..Collector::default() };
+            let mut collector = Collector { piece: into, large, ..Collector::default() };
             carry(&mut *left, &mut *right, &mut collector, frames.len());
-            assert!(collector.frames == expected(&frames), "{name}: {out}, {into}");
+            assert!(collector.frames == expected(&frames), "{name}: {out}, {into}, {large}");
         }
         assert_eq!(left.unsent(), 0);
         assert_eq!(Arc::strong_count(&alive), 1, "payloads are let go once sent");
