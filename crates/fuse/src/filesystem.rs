@@ -273,8 +273,13 @@ impl Shared {
 
     fn look_up(&self, request: &Header, name: &[u8], reply: Reply) {
         let who = self.who(request);
-        let found = self.run(Operation::Lookup, self.lookup(&who, request.ino, name));
-        self.reply_entry(request.ino, name, found, reply);
+        match self.run(Operation::Lookup, self.lookup(&who, request.ino, name)) {
+            Ok((attributes, believed)) => {
+                self.names.learn(&attributes, request.ino.0, name);
+                reply.entry(&attributes, self.attributes_believed(), believed);
+            }
+            Err(errno) => reply.error(errno),
+        }
     }
 
     fn forget(&self, ino: Ino, lookups: u64) {

@@ -68,14 +68,14 @@ impl Shared {
         self.unpin(old);
     }
 
-    /// What a name names.
+    /// What a name names, and for how long the kernel may believe that it does.
     pub(crate) async fn lookup(
         &self,
         who: &Credentials,
         parent: Ino,
         name: &[u8],
-    ) -> Result<Attributes> {
-        let look = || self.fs().lookup(who, Place::new(parent, name), false);
+    ) -> Result<(Attributes, Duration)> {
+        let look = || self.fs().lookup_way(who, Place::new(parent, name));
         if self.pins.is_empty() {
             return look().await;
         }
@@ -84,13 +84,13 @@ impl Shared {
         });
         self.close(old).await;
         for _ in 0..if overtaken { TRIES_MAX } else { 0 } {
-            let found = look().await?;
+            let (found, believed) = look().await?;
             if found.kind != FileKind::Regular {
-                return Ok(found);
+                return Ok((found, believed));
             }
             match self.fs().open(&SUPERUSER, found.ino, OpenMode::READ).await {
                 Err(error) if error.code == Code::NotFound => continue,
-                Err(_) => return Ok(found),
+                Err(_) => return Ok((found, Duration::ZERO)),
                 Ok((file, attributes)) => {
                     let (instead, mut old) = self.pins.with(|inside| {
                         let full = inside.files.len() >= PINS_MAX;
@@ -99,7 +99,7 @@ impl Shared {
                     });
                     old.extend(instead);
                     self.close(old).await;
-                    return Ok(attributes);
+                    return Ok((attributes, Duration::ZERO));
                 }
             }
         }

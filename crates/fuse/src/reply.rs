@@ -67,13 +67,13 @@ impl Put {
         self
     }
 
-    /// What a name names. Names are never believed for longer than this answer.
-    fn entry(self, attributes: &Attributes, believed: Duration) -> Put {
+    /// What a name names; how long the attributes are believed, and how long the name.
+    fn entry(self, attributes: &Attributes, believed: Duration, name_believed: Duration) -> Put {
         self.u64(attributes.ino.0)
             .u64(0)
-            .u64(0)
+            .u64(name_believed.as_secs())
             .u64(believed.as_secs())
-            .u32(0)
+            .u32(name_believed.subsec_nanos())
             .u32(believed.subsec_nanos())
             .attributes(attributes)
     }
@@ -128,8 +128,13 @@ impl Reply {
         self.give(0, &[bytes]);
     }
 
-    pub(crate) fn entry(self, attributes: &Attributes, believed: Duration) {
-        self.put(Put::default().entry(attributes, believed));
+    pub(crate) fn entry(
+        self,
+        attributes: &Attributes,
+        believed: Duration,
+        name_believed: Duration,
+    ) {
+        self.put(Put::default().entry(attributes, believed, name_believed));
     }
 
     pub(crate) fn attributes(self, attributes: &Attributes, believed: Duration) {
@@ -149,7 +154,7 @@ impl Reply {
         handle: u64,
         treatment: u32,
     ) {
-        let entry = Put::default().entry(attributes, believed);
+        let entry = Put::default().entry(attributes, believed, Duration::ZERO);
         self.put(entry.u64(handle).u32(treatment).u32(0));
     }
 

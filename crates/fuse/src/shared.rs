@@ -28,8 +28,8 @@ use weir_core::layout::Extent;
 use weir_core::types::{Attributes, Credentials, Entry, FileKind, Ino};
 use weir_core::wire::meta::{Changes, LayoutWish, OpenMode};
 
-/// How long the kernel believes attributes, where it caches. Names it never does: the file that a
-/// path leads to, and whether it may be walked, is asked each time.
+/// How long the kernel believes attributes, where it caches. Names it does not, but those of
+/// directories for a moment in which the pool lets them be (`Fs::lookup_way`).
 const BELIEVED: Duration = Duration::from_secs(1);
 /// What one copy_file_range copies at most, lest it cannot be interrupted for long: bytes.
 const COPY_BYTES_MAX: u32 = 64 << 20;
@@ -192,7 +192,7 @@ impl Shared {
         match found {
             Ok(attributes) => {
                 self.names.learn(&attributes, parent.0, name);
-                reply.entry(&attributes, self.attributes_believed());
+                reply.entry(&attributes, self.attributes_believed(), Duration::ZERO);
             }
             Err(errno) => reply.error(errno),
         }

@@ -14,7 +14,7 @@ use garbage::{Owed, Riders};
 pub use unsynced::{Begun, Borrowers};
 
 use crate::auth::Capability;
-use crate::config::Timing;
+use crate::config::{Timing, WAY_BELIEVED_MS};
 use crate::error::{Code, Error, Result};
 use crate::layout::{Layout, Member};
 use crate::session::Reply;
@@ -29,6 +29,7 @@ use crate::wire::{self, Kind};
 use futures_util::future::join_all;
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A request on its way to a server.
 #[derive(Debug)]
@@ -205,6 +206,30 @@ impl<R: Rpc> Fs<R> {
         let name = shown(&place);
         let request = MetaRequest::Lookup { place, follow };
         self.found(who, Ino::ROOT, request).await.map_err(|error| error.on("look up", name))
+    }
+
+    /// What a single name in a directory names, not followed; and for how long from now it may be
+    /// believed that it leads there, whoever asks: not at all but for directories.
+    pub async fn lookup_way(
+        &self,
+        who: &Credentials,
+        place: Place,
+    ) -> Result<(Attributes, Duration)> {
+        let name = shown(&place);
+        let asked_ms = self.rpc().now().mono_ms;
+        let lookup = async {
+            match self.meta(who, Ino::ROOT, MetaRequest::LookupWay { place }).await? {
+                MetaReply::Found(record) => Ok((self.resolve(who, record).await?, Duration::ZERO)),
+                MetaReply::Way(record) => {
+                    // The clock may have been about to tick.
+                    let gone_ms = self.rpc().now().mono_ms.saturating_sub(asked_ms) + 1;
+                    let left_ms = WAY_BELIEVED_MS.saturating_sub(gone_ms);
+                    Ok((record.attributes, Duration::from_millis(left_ms)))
+                }
+                other => Err(unexpected(&other)),
+            }
+        };
+        lookup.await.map_err(|error| error.on("look up", name))
     }
 
     /// An inode's attributes; size and times are true at the time of asking.

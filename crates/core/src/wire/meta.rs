@@ -198,6 +198,12 @@ pub enum MetaRequest {
         /// Whether a symbolic link in the last component is followed.
         follow: bool,
     },
+    /// As [`MetaRequest::Lookup`] of a single name that is not followed, by one who keeps for a
+    /// moment where directories' names lead. Answer: [`MetaReply::Found`], or [`MetaReply::Way`].
+    LookupWay {
+        /// Where.
+        place: Place,
+    },
     /// An inode's attributes. Answer: [`MetaReply::Found`].
     Attributes {
         /// Which.
@@ -474,6 +480,7 @@ impl MetaRequest {
         matches!(
             self,
             Lookup { .. }
+                | LookupWay { .. }
                 | Attributes { .. }
                 | ReadLink { .. }
                 | List { .. }
@@ -558,6 +565,9 @@ pub struct Reap {
 pub enum MetaReply {
     /// An inode.
     Found(Record),
+    /// A directory. That the name leads there may be believed for
+    /// [`crate::config::WAY_BELIEVED_MS`] from when it was asked for, whoever asks.
+    Way(Record),
     /// An open file.
     Opened(Box<Opened>),
     /// Something lost a name or a handle. Objects that nothing leads to any more can be freed.

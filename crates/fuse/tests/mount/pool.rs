@@ -5,6 +5,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 use weir_fuse::MountOptions;
 
@@ -43,6 +44,51 @@ fn without_caching_a_write_is_seen_by_every_mount_at_once() {
     assert!(!a.join("g").exists());
     assert_eq!(writer.metadata().unwrap().len(), 5);
     drop((writer, reader));
+    a.end();
+    b.end();
+}
+
+/// A mount's kernel may believe for a moment where directories' names lead, also of many asked for at once;
+/// when another mount has moved or removed one, or closed the one above it, it does no more.
+#[test]
+fn directories_that_others_move_are_not_walked_by_their_old_names() {
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(1, 64 << 20);
+    let (a, b) = (pool.mount(&caching(false)), pool.mount(&caching(false)));
+    let deep = "d/e/f/g/h";
+    fs::create_dir_all(a.join(deep)).unwrap();
+    fs::create_dir_all(a.join("spare/f/g/h")).unwrap();
+    for (path, text) in [("d/e/f/g/h/file", "first"), ("spare/f/g/h/file", "second")] {
+        fs::write(a.join(path), text).unwrap();
+    }
+    let walk = |mount: &Path| {
+        (0..200).for_each(|_| drop(fs::metadata(mount.join("d/e/f/g/h/file"))));
+        fs::read_to_string(mount.join("d/e/f/g/h/file"))
+    };
+    let looked_up = || a.session().statistics().operations["lookup"].count;
+    let before = looked_up();
+    assert_eq!(walk(&a).unwrap(), "first");
+    let each = (looked_up() - before) as f64 / 200.0;
+    assert!(each < 4.0, "{each} lookups for each walk of six names");
+
+    for round in 0..6 {
+        // Both know the way, one changes it.
+        let (one, other) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        let (now, then) = if round % 2 == 0 { ("first", "second") } else { ("second", "first") };
+        assert_eq!((walk(one).unwrap(), walk(other).unwrap()), (now.into(), now.into()));
+        for (from, to) in [("d/e", "aside"), ("spare", "d/e"), ("aside", "spare")] {
+            fs::rename(one.join(from), one.join(to)).unwrap();
+        }
+        assert_eq!(fs::read_to_string(other.join("d/e/f/g/h/file")).unwrap(), then);
+        assert_eq!(fs::read_to_string(one.join("d/e/f/g/h/file")).unwrap(), then);
+        std::thread::sleep(Duration::from_millis(weir_core::config::WAYS_SHUT_MS));
+    }
+    assert_eq!((walk(&a).unwrap(), walk(&b).unwrap()), ("first".into(), "first".into()));
+    fs::remove_dir_all(a.join("d/e")).unwrap();
+    assert_eq!(walk(&b).unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert!(fs::write(b.join("d/e/f/new"), "lost").is_err());
     a.end();
     b.end();
 }

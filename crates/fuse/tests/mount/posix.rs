@@ -618,6 +618,15 @@ fn other_users_get_what_modes_allow() {
         assert!(!shell(none, "cat closed/f"));
         assert!(!shell(none, "ls closed"));
         assert!(!shell(none, "cd closed"));
+        // Nor does it to somebody that he has just been there himself.
+        fs::create_dir_all(mount.join("way/in/deep")).unwrap();
+        for _ in 0..2 {
+            fs::set_permissions(mount.join("way"), Permissions::from_mode(0o755)).unwrap();
+            assert!(shell(none, "for i in 1 2 3 4 5 6 7 8 9; do test -d way/in/deep; done"));
+            fs::set_permissions(mount.join("way"), Permissions::from_mode(0o750)).unwrap();
+            assert!(!shell(none, "test -d way/in/deep"));
+            std::thread::sleep(std::time::Duration::from_millis(1_100));
+        }
         assert!(shell(none, "echo mine > open/mine && cat open/mine && chmod 600 open/mine"));
         let mine = fs::metadata(mount.join("open/mine")).unwrap();
         assert_eq!((mine.uid(), mine.gid(), mine.mode()), (54321, 54321, 0o100_600));

@@ -1,7 +1,9 @@
 //! Changing attributes: permissions, owners, times, layouts, extended attributes.
 
 use super::files::strip_set_ids;
-use super::path::{READ, SET_GID, STICKY, WRITE, allows, demand, in_group, owns, show};
+use super::path::{
+    READ, SET_GID, STICKY, WRITE, allows, demand, in_group, open_to_all, owns, show,
+};
 use super::records::{DirectoryTimes, Inode, name_of, times_key, xattr_key, xattrs_of};
 use super::txn::{Fault, Step, Txn, peek};
 use super::{MetaService, check_wish};
@@ -42,6 +44,7 @@ impl MetaService {
             let record = self.record(now, ino, inode).await?;
             return Ok(MetaReply::Found(record));
         }
+        let was_open = inode.is_directory() && open_to_all(inode);
         let inode = txn.change(ino);
         if changes.uid.is_some() || changes.gid.is_some() {
             inode.uid = changes.uid.unwrap_or(inode.uid);
@@ -79,6 +82,9 @@ impl MetaService {
             let times = DirectoryTimes { mtime: inode.mtime, ctime: inode.ctime };
             txn.put(times_key(ino), crate::wire::encode(&times));
         }
+        // Kernels do not ask again who may walk where they believe a name, also the asker's own.
+        let closes = was_open && !open_to_all(&inode);
+        let _taking = closes.then(|| self.ways.take(None, now.mono_ms)).transpose()?;
         txn.use_reserve();
         txn.commit().await?;
         let mut record = self.record(now, ino, &inode).await?;

@@ -23,6 +23,7 @@ mod path;
 mod records;
 pub mod store;
 mod txn;
+mod ways;
 
 pub use journaled::{JournaledStore, check_record};
 pub use live::{GARBAGE_RETRY_MS, HANDLES_MAX, HANDLES_PER_CLIENT_MAX};
@@ -49,6 +50,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use store::{Batch, Outcome};
 use txn::{Fault, Step, Txn, attempt, peek, transact};
+use ways::Ways;
 
 /// Most columns of a layout made here: an answer to an opening may carry it twice, and must fit
 /// into [`crate::config::KEPT_REPLY_BYTES_MAX`].
@@ -77,6 +79,7 @@ pub struct MetaService {
     stripe_count: u32,
     live: Live,
     locks: Locks,
+    ways: Ways,
     /// Inode numbers taken from the store and not yet given away: `next..end`.
     inos: Mutex<(u64, u64)>,
     /// Counts files made: rotates their first targets.
@@ -125,6 +128,7 @@ impl MetaService {
             stripe_count: map.stripe_count,
             live: Live::new(life),
             locks: Locks::default(),
+            ways: Ways::new(life > 1, now.mono_ms),
             inos: Mutex::new((0, 0)),
             files_made: AtomicU64::new(0),
             unfit: Mutex::default(),
@@ -187,6 +191,7 @@ impl MetaService {
         self.live.heard(client, now.mono_ms);
         match request {
             Lookup { place, follow } => attempt!(self.lookup(now, who, &place, follow)),
+            LookupWay { place } => self.lookup_way(now, client, who, &place).await,
             Attributes { ino } => self.found(now, ino).await,
             Change { ino, changes } => attempt!(self.change(now, who, ino, &changes)),
             Create { place, mode, exclusive, open, layout } => {
@@ -222,14 +227,15 @@ impl MetaService {
                 Ok(self.gone(now, fate))
             }
             RemoveDirectory { place } => {
+                let by = (client, who);
                 let fate =
-                    transact!(self, txn => self.remove_directory(&mut txn, now, who, &place))?;
+                    transact!(self, txn => self.remove_directory(&mut txn, now, by, &place))?;
                 Ok(self.gone(now, fate))
             }
             Rename { from, to, no_replace, exchange } => {
                 let how = names::Renaming { no_replace, exchange };
-                let fate =
-                    transact!(self, txn => self.rename(&mut txn, now, who, &from, &to, how))?;
+                let by = (client, who);
+                let fate = transact!(self, txn => self.rename(&mut txn, now, by, &from, &to, how))?;
                 Ok(self.gone(now, fate))
             }
             List { ino, after, limit, attributes } => {
@@ -347,6 +353,35 @@ impl MetaService {
                 Err(Fault::Conflict)
             }
             other => Ok(other?),
+        }
+    }
+
+    async fn lookup_way(
+        &self,
+        now: Now,
+        client: ClientId,
+        who: &Credentials,
+        place: &Place,
+    ) -> Result<MetaReply> {
+        let path = &place.path[..];
+        if matches!(path, b"" | b"." | b"..") || path.contains(&b'/') {
+            let cause = format!("'{}' is not a single name", path::show(path));
+            return Err(Error::because(Code::Invalid, cause));
+        }
+        let found = attempt!(self.lookup(now, who, place, false))?;
+        let MetaReply::Found(record) = &found else { return Ok(found) };
+        if record.attributes.kind != FileKind::Directory
+            || !path::open_to_all(&peek(&*self.store, place.base).await?)
+            || !self.ways.believe(client, now.mono_ms)
+        {
+            return Ok(found);
+        }
+        // It may have been taken away before he was noted down, after whom nobody takes it.
+        match attempt!(self.lookup(now, who, place, false))? {
+            MetaReply::Found(record) if record.attributes.kind == FileKind::Directory => {
+                Ok(MetaReply::Way(record))
+            }
+            other => Ok(other),
         }
     }
 

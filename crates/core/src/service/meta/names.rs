@@ -8,7 +8,7 @@ use super::txn::{Fault, Step, Txn, peek};
 use super::{Fate, MetaService, REPLY_BYTES, new_inode};
 use crate::config::{ENTRIES_PER_REPLY_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX};
 use crate::error::{Code, Error, Result};
-use crate::types::{Credentials, Entry, FileKind, Ino, Now, WallTime};
+use crate::types::{ClientId, Credentials, Entry, FileKind, Ino, Now, WallTime};
 use crate::wire::meta::{LayoutWish, MetaReply, Place};
 
 /// Most names of one file.
@@ -214,7 +214,7 @@ impl MetaService {
         &'a self,
         txn: &mut Txn<'_>,
         now: Now,
-        who: &Credentials,
+        (client, who): (ClientId, &Credentials),
         place: &Place,
     ) -> Step<Fate<'a>> {
         let spot = self.walker(who).spot(place).await?;
@@ -235,6 +235,7 @@ impl MetaService {
             return fail(Code::NotDirectory, format!("'{}' is not a directory", show(name)));
         }
         let fate = self.drop_directory(txn, ino).await?;
+        let _taking = self.ways.take(Some(client), now.mono_ms)?;
         txn.delete_name(directory, name);
         txn.change(directory).nlink -= 1;
         txn.touch(directory, now.wall);
@@ -260,7 +261,7 @@ impl MetaService {
         &'a self,
         txn: &mut Txn<'_>,
         now: Now,
-        who: &Credentials,
+        (client, who): (ClientId, &Credentials),
         from: &Place,
         to: &Place,
         how: Renaming,
@@ -368,6 +369,9 @@ impl MetaService {
         if !how.exchange {
             txn.delete_name(from.directory, from_name);
         }
+        let of_directory = source_is_directory || target_is_directory;
+        let _taking =
+            of_directory.then(|| self.ways.take(Some(client), now.mono_ms)).transpose()?;
         txn.touch(from.directory, now.wall);
         txn.touch(to.directory, now.wall);
         txn.commit().await?;

@@ -29,6 +29,11 @@ pub(super) fn allows(inode: &Inode, who: &Credentials, want: u32) -> bool {
     who.uid == 0 || who.triple(inode.mode, inode.uid, inode.gid) & want == want
 }
 
+/// Whether everybody may walk through a directory.
+pub(super) fn open_to_all(inode: &Inode) -> bool {
+    inode.mode & 0o111 == 0o111
+}
+
 pub(super) fn demand(inode: &Inode, ino: Ino, who: &Credentials, want: u32) -> Result<()> {
     if allows(inode, who, want) {
         return Ok(());

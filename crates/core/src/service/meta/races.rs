@@ -255,6 +255,60 @@ fn a_name_that_is_replaced_is_found_all_the_while() {
     }
 }
 
+/// Who is told to believe a name finds it there: a move of it that was not over before does not happen.
+#[test]
+fn a_way_that_may_be_believed_is_not_just_being_taken_away() {
+    let who = user(1000);
+    let directory = |path| MetaRequest::MakeDirectory { place: place(path), mode: 0o755 };
+    let (mut believed, mut refused) = (0, 0);
+    for seed in 0..300 {
+        let bed = Bed::new(seed, true);
+        let mut dice = Dice::new(seed + 13_000);
+        bed.ask(0, directory("old")).unwrap();
+        let Ok(MetaReply::Found(new)) = bed.ask(0, directory("new")) else { unreachable!() };
+        let (from, to) = (place("new"), place("old"));
+        let rename = MetaRequest::Rename { from, to, no_replace: false, exchange: false };
+        let look = MetaRequest::LookupWay { place: place("old") };
+        let mut tasks: Vec<Task<'_, u64>> = [(1, rename), (2, look)]
+            .into_iter()
+            .map(|(client, request)| -> Task<'_, u64> {
+                let (bed, who) = (&bed, &who);
+                Box::pin(async move {
+                    (client, bed.service.handle(bed.now, ClientId(client), who, request).await)
+                })
+            })
+            .collect();
+        let mut replies = Vec::new();
+        while !tasks.is_empty() {
+            let at = dice.below(tasks.len());
+            let mut context = Context::from_waker(Waker::noop());
+            if let Poll::Ready(reply) = tasks[at].as_mut().poll(&mut context) {
+                drop(tasks.swap_remove(at));
+                replies.push(reply);
+            }
+        }
+        drop(tasks);
+        replies.sort_by_key(|(client, _)| *client);
+        let moved = match &replies[0].1 {
+            Ok(_) => true,
+            Err(error) if error.code == Code::Busy => false,
+            Err(error) => panic!("seed {seed}: {error}"),
+        };
+        match &replies[1].1 {
+            Ok(MetaReply::Way(record)) => {
+                let leads_to_new = record.attributes.ino == new.attributes.ino;
+                assert_eq!(leads_to_new, moved, "seed {seed}: believed what was taken away");
+                believed += 1;
+            }
+            Ok(MetaReply::Found(_)) => assert!(moved, "seed {seed}: nobody took it"),
+            other => panic!("seed {seed}: {other:?}"),
+        }
+        refused += u32::from(!moved);
+        bed.tear_down();
+    }
+    assert!(believed > 50 && refused > 20, "{believed} believed, {refused} refused");
+}
+
 /// Lets requests meet: each goes on when the dice say so. Answers come in the order of their ends.
 fn at_once(
     bed: &Bed,

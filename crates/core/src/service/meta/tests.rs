@@ -775,6 +775,56 @@ fn nodes_links_and_their_limits() {
 }
 
 #[test]
+fn a_way_that_somebody_believes_stays() {
+    let mut bed = Bed::new();
+    let a = bed.mkdir("a");
+    let b = bed.mkdir("a/b");
+    bed.mkdir("c");
+    bed.file("a/f");
+    let way = |parent, name: &str| MetaRequest::LookupWay { place: Place::new(parent, name) };
+    let who = bed.who.clone();
+    let told = |bed: &Bed, parent, name: &str| match bed.by(OTHER, &who, way(parent, name)) {
+        Ok(MetaReply::Way(record)) => (record.attributes.ino, true),
+        Ok(MetaReply::Found(record)) => (record.attributes.ino, false),
+        other => panic!("{other:?}"),
+    };
+    // Of files nothing is to be believed, and nobody waits for it.
+    assert!(!told(&bed, a, "f").1);
+    bed.freed(rename("a/b", "a/d"));
+    bed.freed(rename("a/d", "a/b"));
+    assert_eq!(bed.fails(way(a, "b/..")), Code::Invalid);
+    assert_eq!(bed.fails(way(a, "..")), Code::Invalid);
+    assert_eq!(bed.fails(way(a, "absent")), Code::NotFound);
+    assert_eq!(bed.fails(way(b, "absent")), Code::NotFound);
+
+    assert_eq!(told(&bed, a, "b"), (b, true));
+    for request in [
+        rmdir("a/b"),
+        rename("a/b", "a/d"),
+        rename("c", "a/b"),
+        exchange("c", "a/f"),
+        chmod(a, 0o750),
+    ] {
+        let text = format!("{request:?}");
+        assert_eq!(bed.fails(request), Code::Busy, "{text}");
+    }
+    assert_eq!(bed.ino("a/b"), b);
+    // What is no directory's name goes, and who believes it himself knows what he does.
+    bed.freed(rename("a/f", "a/g"));
+    bed.record(chmod(a, 0o775));
+    assert!(bed.by(OTHER, &who, rename("a/b", "a/d")).is_ok());
+    assert!(matches!(bed.by(OTHER, &who, chmod(a, 0o700)), Err(error) if error.code == Code::Busy));
+    bed.later(crate::config::WAY_HELD_MS);
+    assert!(!told(&bed, a, "d").1, "somebody waits");
+    bed.freed(rename("a/d", "a/b"));
+    bed.record(chmod(a, 0o750));
+    // Who may not walk there must not learn of it by what others believe.
+    bed.later(crate::config::WAYS_SHUT_MS);
+    assert!(!told(&bed, a, "b").1);
+    assert!(told(&bed, Ino::ROOT, "c").1);
+}
+
+#[test]
 fn directories_are_removed_when_empty() {
     let bed = Bed::new();
     bed.mkdir("a");
