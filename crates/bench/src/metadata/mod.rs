@@ -31,6 +31,7 @@ use worker::{Answer, Briefing, Order, PoolNote, Span, Task, Where};
 Examples:
   weir bench metadata                        a pool of one server here, beside the bare ping-pong
   weir bench metadata --mount --local /dev/shm
+  weir bench metadata --mount --depth 8 --list 0
   weir bench metadata --processes 1,4,16 --files 50000 --list 0
   weir bench metadata --pool DIR --json result.json")]
 pub struct Arguments {
@@ -49,6 +50,10 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = 100_000,
           value_parser = clap::value_parser!(u32).range(0..=10_000_000))]
     list: u32,
+    /// Directories within each other above the one in which files are made
+    #[arg(long, value_name = "COUNT", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=100))]
+    depth: u16,
     /// Also measure through a FUSE mount of the pool, which is made for it
     #[arg(long)]
     mount: bool,
@@ -89,6 +94,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         files: arguments.files,
         repeats: arguments.repeats,
         listed: arguments.list,
+        depth: arguments.depth,
         servers: stage.pool.map().servers.len(),
     };
     let verified = stage.verified;
@@ -121,9 +127,10 @@ struct Stage {
     _mount: Option<Child>,
     pool: Pool,
     subjects: Vec<Subject>,
-    /// The directory of the pool in which all happens.
+    /// The directory of the pool in which all happens, below `depth` - 1 others.
     directory: String,
-    /// The one in `--local`.
+    depth: u16,
+    /// The topmost one in `--local`.
     local: Option<PathBuf>,
     /// Names that were compared.
     verified: u64,
@@ -136,12 +143,16 @@ impl Stage {
         let mut number = [0; 8];
         getrandom::fill(&mut number)
             .map_err(|error| Error::because(Code::Internal, error.to_string()))?;
-        let directory = format!("weir-bench-{:016x}", u64::from_le_bytes(number));
+        let top = format!("weir-bench-{:016x}", u64::from_le_bytes(number));
+        let directory = top.clone() + &"/d".repeat(usize::from(arguments.depth) - 1);
         let (servers, address, options) = arguments.pool()?;
         let pool = Pool::connect(&address, &options)?;
         let note = PoolNote::new(&address, &options);
-        let (me, place) = (myself(), Place::new(Ino::ROOT, &*directory));
-        pool.run(pool.fs().make_directory(&me, place, 0o700))?;
+        for (end, _) in directory.match_indices('/').chain([(directory.len(), "")]) {
+            // As most programs make them.
+            let place = Place::new(Ino::ROOT, &directory[..end]);
+            pool.run(pool.fs().make_directory(&myself(), place, 0o755))?;
+        }
         let mut subjects =
             vec![Subject { name: "pool".to_owned(), place: Where::Pool(directory.clone()) }];
         let mount = match arguments.mount {
@@ -152,13 +163,15 @@ impl Stage {
             let place = Where::Kernel(PathBuf::from(&mount.address).join(&directory));
             subjects.push(Subject { name: "mount".to_owned(), place });
         }
-        let local = arguments.local.as_ref().map(|local| local.join(&directory));
-        if let Some(local) = &local {
-            std::fs::create_dir(local).map_err(|error| {
-                Error::because(Code::Invalid, error.to_string()).on("mkdir", local.display())
+        let local = arguments.local.as_ref().map(|local| local.join(&top));
+        if let (Some(top), Some(parent)) = (&local, &arguments.local) {
+            let within = parent.join(&directory);
+            // What it is to lie in must be there.
+            let made = std::fs::create_dir(top).and_then(|()| std::fs::create_dir_all(&within));
+            made.map_err(|error| {
+                Error::because(Code::Invalid, error.to_string()).on("mkdir", top.display())
             })?;
-            subjects
-                .push(Subject { name: "local".to_owned(), place: Where::Kernel(local.clone()) });
+            subjects.push(Subject { name: "local".to_owned(), place: Where::Kernel(within) });
         }
         let echo = Child::start(Role::Echo.name(), "")?;
         let addresses = echo.address.split_once(' ').unwrap_or_default();
@@ -173,6 +186,7 @@ impl Stage {
             pool,
             subjects,
             directory,
+            depth: arguments.depth,
             local,
             verified: 0,
             _echo: echo,
@@ -308,8 +322,12 @@ impl Stage {
         for name in tree.list(false)? {
             tree.unlink(&String::from_utf8_lossy(&name))?;
         }
-        let place = Place::new(Ino::ROOT, &*self.directory);
-        self.pool.run(self.pool.fs().remove_directory(&myself(), place))?;
+        let mut directory = self.directory.as_str();
+        for _ in 0..self.depth {
+            let place = Place::new(Ino::ROOT, directory);
+            self.pool.run(self.pool.fs().remove_directory(&myself(), place))?;
+            directory = directory.rsplit_once('/').map_or("", |(above, _)| above);
+        }
         if let Some(local) = &self.local {
             std::fs::remove_dir_all(local).map_err(|error| {
                 Error::because(Code::Invalid, error.to_string()).on("remove", local.display())

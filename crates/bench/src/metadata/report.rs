@@ -19,6 +19,7 @@ pub(super) struct Settings {
     pub(super) files: u32,
     pub(super) repeats: u16,
     pub(super) listed: u32,
+    pub(super) depth: u16,
     pub(super) servers: usize,
 }
 
@@ -151,10 +152,10 @@ impl Report {
     }
 
     fn write_text(&self, out: &mut String) -> std::fmt::Result {
-        let Settings { files, repeats, servers, .. } = self.settings;
+        let Settings { files, repeats, servers, depth, .. } = self.settings;
         writeln!(
             out,
-            "{servers} server(s), {files} empty files in one directory\n\
+            "{servers} server(s), {files} empty files in one directory, {depth} deep\n\
              {} cores, Linux {}, load {:.1}; median of {repeats} turns (least..most)",
             self.machine.cores, self.machine.kernel, self.machine.load,
         )?;
@@ -216,7 +217,8 @@ mod tests {
             what: "names".to_owned(),
             seconds: spread(seconds),
         };
-        let settings = Settings { files: 10_000, repeats: 5, listed: 100_000, servers: 1 };
+        let settings =
+            Settings { files: 10_000, repeats: 5, listed: 100_000, depth: 1, servers: 1 };
         let points = vec![Point { processes: 4, figures }];
         Report::new(settings, points, vec![listing("pool"), listing("local")], 7)
     }
