@@ -218,16 +218,17 @@ impl<R: Rpc> Fs<R> {
         let name = shown(&place);
         let asked_ms = self.rpc().now().mono_ms;
         let lookup = async {
-            match self.meta(who, Ino::ROOT, MetaRequest::LookupWay { place }).await? {
-                MetaReply::Found(record) => Ok((self.resolve(who, record).await?, Duration::ZERO)),
-                MetaReply::Way(record) => {
-                    // The clock may have been about to tick.
-                    let gone_ms = self.rpc().now().mono_ms.saturating_sub(asked_ms) + 1;
-                    let left_ms = WAY_BELIEVED_MS.saturating_sub(gone_ms);
-                    Ok((record.attributes, Duration::from_millis(left_ms)))
-                }
-                other => Err(unexpected(&other)),
-            }
+            let (record, believed) =
+                match self.meta(who, Ino::ROOT, MetaRequest::LookupWay { place }).await? {
+                    MetaReply::Found(record) => (record, false),
+                    MetaReply::Way(record) => (record, true),
+                    other => return Err(unexpected(&other)),
+                };
+            let attributes = self.resolve(who, record).await?;
+            // The clock may have been about to tick.
+            let gone_ms = self.rpc().now().mono_ms.saturating_sub(asked_ms) + 1;
+            let left_ms = if believed { WAY_BELIEVED_MS.saturating_sub(gone_ms) } else { 0 };
+            Ok((attributes, Duration::from_millis(left_ms)))
         };
         lookup.await.map_err(|error| error.on("look up", name))
     }

@@ -4,7 +4,7 @@ use crate::common::{TestPool, fuse_works, pattern};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use weir_fuse::MountOptions;
@@ -63,6 +63,11 @@ fn directories_that_others_move_are_not_walked_by_their_old_names() {
     for (path, text) in [("d/e/f/g/h/file", "first"), ("spare/f/g/h/file", "second")] {
         fs::write(a.join(path), text).unwrap();
     }
+    // What a lookup brings, which a caching kernel believes, is what is told when asked for.
+    let cached = pool.mount(&caching(true));
+    fs::metadata(cached.join("d/e/f")).unwrap();
+    assert_eq!(fs::metadata(cached.join("d/e")).unwrap().blocks(), 8);
+    cached.end();
     let walk = |mount: &Path| {
         (0..200).for_each(|_| drop(fs::metadata(mount.join("d/e/f/g/h/file"))));
         fs::read_to_string(mount.join("d/e/f/g/h/file"))
