@@ -340,7 +340,10 @@ impl Shared {
             return Err(Errno::EINVAL);
         }
         let who = self.who(request);
-        self.run(Operation::Rename, self.fs().rename(&who, from, to, no_replace, exchange))
+        let rename = self.fs().rename(&who, from.clone(), to.clone(), no_replace, exchange);
+        self.run(Operation::Rename, rename)?;
+        self.names.moved((from.base.0, &from.path), (to.base.0, &to.path), exchange);
+        Ok(())
     }
 
     fn open_file(&self, request: &Header, flags: i32, reply: Reply) {

@@ -3,10 +3,10 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use weir_core::types::Attributes;
+use weir_core::types::{Attributes, FileKind};
 
-/// Inodes that are remembered. When there are more, all are forgotten: the kernel looks a path up
-/// anew each time that it is opened.
+/// Inodes that are remembered. When there are more, all are forgotten: the kernel soon looks up anew
+/// what it uses.
 const NAMES_MAX: usize = 64 * 1024;
 /// Directories in a path, in case that renames between lookups made a circle.
 const DEPTH_MAX: usize = 256;
@@ -24,66 +24,117 @@ struct Known {
     lookups: u64,
 }
 
+/// A directory, and a name in it.
+type Place = (u64, Box<[u8]>);
+
+#[derive(Debug, Default)]
+struct Table {
+    known: HashMap<u64, Known>,
+    /// Which directory was last seen at a place: where one is moved to we must know by ourselves, as the
+    /// kernel believes its name for a moment and does not look it up.
+    directories: HashMap<Place, u64>,
+}
+
+impl Table {
+    /// A directory is at a place from now on.
+    fn put(&mut self, ino: u64, place: Place) {
+        if let Some(entry) = self.known.get_mut(&ino) {
+            (entry.parent, entry.name) = place.clone();
+            self.directories.insert(place, ino);
+        }
+    }
+
+    /// No more is known of where a directory was, if it was the one that was last seen there.
+    fn leave(&mut self, ino: u64, place: &Place) {
+        if self.directories.get(place) == Some(&ino) {
+            self.directories.remove(place);
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
-    known: Mutex<HashMap<u64, Known>>,
+    table: Mutex<Table>,
 }
 
 impl Names {
-    fn known(&self) -> MutexGuard<'_, HashMap<u64, Known>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Remembers that this is `name` in `parent`.
     pub(crate) fn learn(&self, attributes: &Attributes, parent: u64, name: &[u8]) {
         let ino = attributes.ino.0;
         let attributes = attributes.clone();
-        let mut known = self.known();
+        let is_directory = attributes.kind == FileKind::Directory;
+        let table = &mut *self.table();
         let mut lookups = 1;
-        if let Some(entry) = known.get_mut(&ino) {
+        if let Some(entry) = table.known.get_mut(&ino) {
             entry.lookups += 1;
             if entry.parent == parent && *entry.name == *name {
                 entry.attributes = attributes;
                 return;
             }
             lookups = entry.lookups;
-        } else if known.len() >= NAMES_MAX {
-            known.clear();
+            let old = (entry.parent, entry.name.clone());
+            table.leave(ino, &old);
+        } else if table.known.len() >= NAMES_MAX {
+            *table = Table::default();
         }
-        known.insert(ino, Known { parent, name: name.into(), attributes, lookups });
+        table.known.insert(ino, Known { parent, name: name.into(), attributes, lookups });
+        if is_directory {
+            table.directories.insert((parent, name.into()), ino);
+        }
+    }
+
+    /// A name was moved; or, if `exchange`, two were exchanged. Of other than directories the kernel asks
+    /// before it uses them.
+    pub(crate) fn moved(&self, from: (u64, &[u8]), to: (u64, &[u8]), exchange: bool) {
+        let place = |(parent, name): (u64, &[u8])| -> Place { (parent, name.into()) };
+        let (from, to) = (place(from), place(to));
+        let table = &mut *self.table();
+        let (moved, instead) = (table.directories.remove(&from), table.directories.remove(&to));
+        if let Some(ino) = moved {
+            table.put(ino, to);
+        }
+        if let (Some(ino), true) = (instead, exchange) {
+            table.put(ino, from);
+        }
     }
 
     /// So many lookups of it count no more.
     pub(crate) fn forget(&self, ino: u64, lookups: u64) {
-        let mut known = self.known();
-        if let Some(entry) = known.get_mut(&ino) {
+        let table = &mut *self.table();
+        if let Some(entry) = table.known.get_mut(&ino) {
             entry.lookups = entry.lookups.saturating_sub(lookups);
-            if entry.lookups == 0 {
-                known.remove(&ino);
+            if entry.lookups == 0
+                && let Some(entry) = table.known.remove(&ino)
+            {
+                table.leave(ino, &(entry.parent, entry.name));
             }
         }
     }
 
     /// Directory and name.
     pub(crate) fn place(&self, ino: u64) -> Option<(u64, Box<[u8]>)> {
-        self.known().get(&ino).map(|entry| (entry.parent, entry.name.clone()))
+        self.table().known.get(&ino).map(|entry| (entry.parent, entry.name.clone()))
     }
 
     pub(crate) fn parent(&self, ino: u64) -> Option<u64> {
-        self.known().get(&ino).map(|entry| entry.parent)
+        self.table().known.get(&ino).map(|entry| entry.parent)
     }
 
     /// The attributes of what the pool does not know any more: as they were last looked up, but
     /// without names.
     pub(crate) fn remains(&self, ino: u64) -> Option<Attributes> {
-        let attributes = self.known().get(&ino)?.attributes.clone();
+        let attributes = self.table().known.get(&ino)?.attributes.clone();
         Some(Attributes { nlink: 0, ..attributes })
     }
 
     /// The path of an inode within the mount, from `/`; from `inode N` if more is not known.
     pub(crate) fn path(&self, ino: u64) -> String {
-        let known = self.known();
+        let known = &self.table().known;
         let mut parts: Vec<&[u8]> = Vec::new();
         let mut at = ino;
         while at != ROOT {
@@ -155,6 +206,38 @@ mod tests {
         assert_eq!(names.path(77), "inode 77");
     }
 
+    fn directory(ino: u64) -> Attributes {
+        Attributes { kind: FileKind::Directory, ..file(ino) }
+    }
+
+    #[test]
+    fn directories_are_where_they_were_moved_to() {
+        let names = Names::default();
+        for (ino, name) in [(5, b"a"), (6, b"b")] {
+            names.learn(&directory(ino), ROOT, name);
+        }
+        names.learn(&file(7), 5, b"f");
+        names.moved((ROOT, b"a"), (ROOT, b"b"), true);
+        assert_eq!((names.path(7), names.path(6)), ("/b/f".to_owned(), "/a".to_owned()));
+        names.moved((ROOT, b"b"), (6, b"deep"), false);
+        assert_eq!(names.path(7), "/a/deep/f");
+        // Onto another one, which is no more; and of names that we know nothing of.
+        names.learn(&directory(8), ROOT, b"old");
+        names.moved((6, b"deep"), (ROOT, b"old"), false);
+        names.moved((ROOT, b"what"), (ROOT, b"ever"), true);
+        assert_eq!(names.path(7), "/old/f");
+        names.forget(8, 1);
+        names.moved((ROOT, b"old"), (ROOT, b"new"), false);
+        assert_eq!(names.path(7), "/new/f");
+        // What was found elsewhere meanwhile is not what is moved from its old name.
+        names.learn(&directory(5), ROOT, b"elsewhere");
+        names.moved((ROOT, b"new"), (ROOT, b"newer"), false);
+        assert_eq!(names.path(7), "/elsewhere/f");
+        (5..9).for_each(|ino| names.forget(ino, 2));
+        let table = names.table();
+        assert!(table.known.is_empty() && table.directories.is_empty(), "{table:?}");
+    }
+
     #[test]
     fn a_circle_ends() {
         let names = Names::default();
@@ -169,6 +252,11 @@ mod tests {
         for ino in 0..3 * NAMES_MAX as u64 {
             names.learn(&file(ino + 2), ROOT, b"x");
         }
-        assert!(names.known.lock().unwrap().len() <= NAMES_MAX);
+        assert!(names.table().known.len() <= NAMES_MAX);
+        for ino in 0..3 * NAMES_MAX as u64 {
+            names.learn(&directory(ino + 2), ino, b"x");
+        }
+        let table = names.table();
+        assert!(table.known.len() <= NAMES_MAX && table.directories.len() <= NAMES_MAX);
     }
 }

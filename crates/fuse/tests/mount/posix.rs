@@ -728,3 +728,27 @@ fn what_was_done_is_counted_by_path() {
         assert_eq!(serde_json::from_str::<weir_fuse::Statistics>(&text).unwrap(), statistics);
     });
 }
+
+/// The kernel believes the names of directories for a moment, and then does not ask where they have gone.
+#[test]
+fn a_file_is_counted_where_it_is_when_a_directory_above_has_just_moved() {
+    on_mount(|mount| {
+        fs::create_dir_all(mount.join("d/in")).unwrap();
+        fs::create_dir_all(mount.join("other/in")).unwrap();
+        let walk = |path: &str| (0..3).for_each(|_| drop(fs::metadata(mount.join(path))));
+        walk("d/in/x");
+        walk("other/in/x");
+        fs::rename(mount.join("d"), mount.join("e")).unwrap();
+        fs::write(mount.join("e/in/first"), b"1").unwrap();
+        let (e, other) = (c_path(&mount.join("e")), c_path(&mount.join("other")));
+        let (at, how) = (libc::AT_FDCWD, libc::RENAME_EXCHANGE);
+        // SAFETY: both are texts that end.
+        let exchanged = unsafe { libc::renameat2(at, e.as_ptr(), at, other.as_ptr(), how) };
+        assert_eq!(exchanged, 0, "{}", io::Error::last_os_error());
+        fs::write(mount.join("e/in/second"), b"2").unwrap();
+        fs::write(mount.join("other/in/third"), b"3").unwrap();
+        let files = mount.session().statistics().files;
+        let written: Vec<_> = files.keys().map(String::as_str).collect();
+        assert_eq!(written, ["/e/in/first", "/e/in/second", "/other/in/third"]);
+    });
+}
