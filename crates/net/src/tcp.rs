@@ -548,9 +548,12 @@ thread_local! {
 struct Staged(Vec<u8>);
 
 impl Staged {
+    /// Empty.
     fn take() -> Staged {
         // A thread that is about to end has none any more.
-        Staged(STAGED.try_with(Cell::take).unwrap_or_default())
+        let mut memory = STAGED.try_with(Cell::take).unwrap_or_default();
+        memory.clear();
+        Staged(memory)
     }
 }
 
