@@ -273,13 +273,8 @@ impl Shared {
 
     fn look_up(&self, request: &Header, name: &[u8], reply: Reply) {
         let who = self.who(request);
-        match self.run(Operation::Lookup, self.lookup(&who, request.ino, name)) {
-            Ok((attributes, believed)) => {
-                self.names.learn(&attributes, request.ino.0, name);
-                reply.entry(&attributes, self.attributes_believed(), believed);
-            }
-            Err(errno) => reply.error(errno),
-        }
+        let found = self.run(Operation::Lookup, self.lookup(&who, request.ino, name));
+        self.reply_found(request.ino, name, found, reply);
     }
 
     fn forget(&self, ino: Ino, lookups: u64) {

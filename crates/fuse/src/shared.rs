@@ -182,17 +182,30 @@ impl Shared {
         if self.caching { BELIEVED } else { Duration::ZERO }
     }
 
+    /// Answers with what was made.
     pub(crate) fn reply_entry(
         &self,
         parent: Ino,
         name: &[u8],
-        found: std::result::Result<Attributes, Errno>,
+        made: std::result::Result<Attributes, Errno>,
+        reply: Reply,
+    ) {
+        let found = made.map(|attributes| (attributes, Duration::ZERO));
+        self.reply_found(parent, name, found, reply);
+    }
+
+    /// Answers with what a name names, and for how long it may be believed that it does.
+    pub(crate) fn reply_found(
+        &self,
+        parent: Ino,
+        name: &[u8],
+        found: std::result::Result<(Attributes, Duration), Errno>,
         reply: Reply,
     ) {
         match found {
-            Ok(attributes) => {
+            Ok((attributes, believed)) => {
                 self.names.learn(&attributes, parent.0, name);
-                reply.entry(&attributes, self.attributes_believed(), Duration::ZERO);
+                reply.entry(&attributes, self.attributes_believed(), believed);
             }
             Err(errno) => reply.error(errno),
         }

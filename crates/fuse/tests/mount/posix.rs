@@ -625,7 +625,7 @@ fn other_users_get_what_modes_allow() {
             assert!(shell(none, "for i in 1 2 3 4 5 6 7 8 9; do test -d way/in/deep; done"));
             fs::set_permissions(mount.join("way"), Permissions::from_mode(0o750)).unwrap();
             assert!(!shell(none, "test -d way/in/deep"));
-            std::thread::sleep(std::time::Duration::from_millis(1_100));
+            std::thread::sleep(Duration::from_millis(weir_core::config::WAYS_SHUT_MS));
         }
         assert!(shell(none, "echo mine > open/mine && cat open/mine && chmod 600 open/mine"));
         let mine = fs::metadata(mount.join("open/mine")).unwrap();
