@@ -225,10 +225,12 @@ impl<R: Rpc> Fs<R> {
                     other => return Err(unexpected(&other)),
                 };
             let attributes = self.resolve(who, record).await?;
-            // The clock may have been about to tick.
-            let gone_ms = self.rpc().now().mono_ms.saturating_sub(asked_ms) + 1;
-            let left_ms = if believed { WAY_BELIEVED_MS.saturating_sub(gone_ms) } else { 0 };
-            Ok((attributes, Duration::from_millis(left_ms)))
+            let left = || {
+                // The clock may have been about to tick.
+                let gone_ms = self.rpc().now().mono_ms.saturating_sub(asked_ms) + 1;
+                Duration::from_millis(WAY_BELIEVED_MS.saturating_sub(gone_ms))
+            };
+            Ok((attributes, if believed { left() } else { Duration::ZERO }))
         };
         lookup.await.map_err(|error| error.on("look up", name))
     }

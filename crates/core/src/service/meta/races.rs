@@ -269,25 +269,14 @@ fn a_way_that_may_be_believed_is_not_just_being_taken_away() {
         let (from, to) = (place("new"), place("old"));
         let rename = MetaRequest::Rename { from, to, no_replace: false, exchange: false };
         let look = MetaRequest::LookupWay { place: place("old") };
-        let mut tasks: Vec<Task<'_, u64>> = [(1, rename), (2, look)]
-            .into_iter()
-            .map(|(client, request)| -> Task<'_, u64> {
-                let (bed, who) = (&bed, &who);
-                Box::pin(async move {
-                    (client, bed.service.handle(bed.now, ClientId(client), who, request).await)
-                })
-            })
-            .collect();
-        let mut replies = Vec::new();
-        while !tasks.is_empty() {
-            let at = dice.below(tasks.len());
-            let mut context = Context::from_waker(Waker::noop());
-            if let Poll::Ready(reply) = tasks[at].as_mut().poll(&mut context) {
-                drop(tasks.swap_remove(at));
-                replies.push(reply);
-            }
+        let mut tasks: Vec<Task<'_>> = Vec::new();
+        for (client, request) in [(1, rename), (2, look)] {
+            let (bed, who) = (&bed, &who);
+            tasks.push(Box::pin(async move {
+                (client, bed.service.handle(bed.now, ClientId(client), who, request).await)
+            }));
         }
-        drop(tasks);
+        let mut replies = mingle(tasks, &mut dice);
         replies.sort_by_key(|(client, _)| *client);
         let moved = match &replies[0].1 {
             Ok(_) => true,
@@ -327,6 +316,11 @@ fn at_once(
             }
         }));
     }
+    mingle(tasks, dice)
+}
+
+/// Runs tasks to their ends, each a step further when the dice say so.
+fn mingle<T>(mut tasks: Vec<Task<'_, T>>, dice: &mut Dice) -> Vec<(T, Result<MetaReply>)> {
     let mut replies = Vec::new();
     while !tasks.is_empty() {
         let task = dice.below(tasks.len());
