@@ -50,7 +50,7 @@ pub struct Arguments {
     #[arg(long, value_name = "COUNT", default_value_t = 100_000,
           value_parser = clap::value_parser!(u32).range(0..=10_000_000))]
     list: u32,
-    /// Directories within each other above the one in which files are made
+    /// How deep below the pool's root, and below --local, the directory is in which files are made
     #[arg(long, value_name = "COUNT", default_value_t = 1,
           value_parser = clap::value_parser!(u16).range(1..=100))]
     depth: u16,
@@ -127,9 +127,8 @@ struct Stage {
     _mount: Option<Child>,
     pool: Pool,
     subjects: Vec<Subject>,
-    /// The directory of the pool in which all happens, below `depth` - 1 others.
+    /// The directory of the pool in which all happens, and our own ones above it.
     directory: String,
-    depth: u16,
     /// The topmost one in `--local`.
     local: Option<PathBuf>,
     /// Names that were compared.
@@ -148,9 +147,9 @@ impl Stage {
         let (servers, address, options) = arguments.pool()?;
         let pool = Pool::connect(&address, &options)?;
         let note = PoolNote::new(&address, &options);
-        for (end, _) in directory.match_indices('/').chain([(directory.len(), "")]) {
+        for directory in within_each_other(&directory) {
             // As most programs make them.
-            let place = Place::new(Ino::ROOT, &directory[..end]);
+            let place = Place::new(Ino::ROOT, directory);
             pool.run(pool.fs().make_directory(&myself(), place, 0o755))?;
         }
         let mut subjects =
@@ -186,7 +185,6 @@ impl Stage {
             pool,
             subjects,
             directory,
-            depth: arguments.depth,
             local,
             verified: 0,
             _echo: echo,
@@ -322,11 +320,9 @@ impl Stage {
         for name in tree.list(false)? {
             tree.unlink(&String::from_utf8_lossy(&name))?;
         }
-        let mut directory = self.directory.as_str();
-        for _ in 0..self.depth {
+        for directory in within_each_other(&self.directory).rev() {
             let place = Place::new(Ino::ROOT, directory);
             self.pool.run(self.pool.fs().remove_directory(&myself(), place))?;
-            directory = directory.rsplit_once('/').map_or("", |(above, _)| above);
         }
         if let Some(local) = &self.local {
             std::fs::remove_dir_all(local).map_err(|error| {
@@ -335,6 +331,11 @@ impl Stage {
         }
         Ok(())
     }
+}
+
+/// The directories of a path, from the topmost one on.
+fn within_each_other(path: &str) -> impl DoubleEndedIterator<Item = &str> {
+    path.match_indices('/').map(|(end, _)| &path[..end]).chain([path])
 }
 
 fn prefix(index: usize) -> String {
