@@ -58,6 +58,21 @@ static inline long long bytes_of(const char *text)
     return value;
 }
 
+/* Puts things into another order. The state says which, is not 0, and goes on. */
+static inline void shuffle(long long *things, long long count, uint64_t *state)
+{
+    for (long long i = count - 1; i > 0; i--) {
+        *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+        long long k = (long long)(*state % (uint64_t)(i + 1)), other = things[i];
+        things[i] = things[k], things[k] = other;
+    }
+}
+
+/* Cases in turns: 0, 1, ... before the first turn, and for each turn to be shuffled with this, the same on all ranks. A case
+ * pays for what the one before it has left behind, in the caches and among the free pages: that is not to be always
+ * the same one. */
+static uint64_t turns_state = 88172645463325252u;
+
 /* From --hint name=value,name=value. */
 static inline MPI_Info hints_of(const char *text)
 {

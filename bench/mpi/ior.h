@@ -136,8 +136,12 @@ static int ior(int argc, char **argv, const struct library *library)
     part.whole = mine * (size_t)ranks;
     part.data = malloc(mine * 8);
     if (!part.data) stop("no memory");
+    long long order[modes_all];
+    for (int i = 0; i < modes_all; i++) order[i] = i;
     for (int round = 0; round < (repeats + 1) * kinds; round++) {
-        int turn = round / kinds, mode = kinds > 1 ? round % kinds : atoi(modes);
+        int turn = round / kinds;
+        if (round % kinds == 0) shuffle(order, modes_all, &turns_state);
+        int mode = kinds > 1 ? (int)order[round % kinds] : atoi(modes);
         for (int reading = 0; reading < 2; reading++) {
             if (reading) memset(part.data, 0, mine * 8);
             else fill(part.data, (long long)part.first * 8, (long long)mine * 8, turn);

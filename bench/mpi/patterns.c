@@ -47,11 +47,7 @@ static struct pattern pattern_of(int argc, char **argv, const char *also, int in
     p.places = malloc(sizeof *p.places * (size_t)p.count);
     for (long long i = 0; i < p.count; i++) p.places[i] = i;
     uint64_t state = 88172645463325252u + (uint64_t)rank;
-    for (long long i = p.count - 1; strcmp(order, "random") == 0 && i > 0; i--) {
-        state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-        long long k = (long long)(state % (uint64_t)(i + 1)), other = p.places[i];
-        p.places[i] = p.places[k], p.places[k] = other;
-    }
+    if (strcmp(order, "random") == 0) shuffle(p.places, p.count, &state);
     for (long long i = 0; i < p.count; i++) {
         if (p.segment) p.places[i] *= p.transfer; /* in the view */
         else if (strcmp(order, "strided") == 0) p.places[i] = (p.places[i] * ranks + rank) * p.transfer;
@@ -112,10 +108,12 @@ int main(int argc, char **argv)
     for (int i = 0; i < cases; i++) most = patterns[i].total > most ? patterns[i].total : most;
     /* All that a rank writes, so that filling it costs no time while the clock runs. */
     unsigned char *data = malloc((size_t)most);
+    long long order[cases_max];
+    for (int i = 0; i < cases; i++) order[i] = i;
     for (int turn = 0; turn < repeats + 1; turn++) {
+        shuffle(order, cases, &turns_state);
         for (int k = 0; k < cases; k++) {
-            /* Each turn another one is first: what came before is not the same for all. */
-            int i = (k + turn) % cases;
+            int i = (int)order[k];
             for (int reading = 0; reading < 2; reading++) {
                 double seconds = run(&patterns[i], data, turn, reading);
                 /* The first turn warms up. */
