@@ -53,6 +53,32 @@ static void seen(void)
     ends_well(child);
 }
 
+/* A descriptor that the program was given, beside one that it opened itself. */
+static void given(void)
+{
+    const char *number = getenv("GIVEN");
+    if (!number) {
+        char text[20];
+        snprintf(text, sizeof text, "%d", made("given", 1));
+        CHECK(setenv("GIVEN", text, 1) == 0);
+        execl("/proc/self/exe", "buffers", "given", NULL);
+        CHECK(!"exec");
+    }
+    int inherited = atoi(number), fd = open("given", O_RDWR);
+    CHECK(fd >= 0);
+    reads(fd, 1, 0, 20);
+    for (int round = 1; round < 10; round++) {
+        memset(memory, round, RECORD);
+        EQUAL(pwrite(fd, memory, RECORD, round * RECORD), RECORD);
+        EQUAL(pread(inherited, other, RECORD, round * RECORD), RECORD);
+        CHECK(memcmp(other, memory, RECORD) == 0);
+        memset(memory, -round, RECORD);
+        EQUAL(pwrite(inherited, memory, RECORD, round * RECORD), RECORD);
+        EQUAL(pread(fd, other, RECORD, round * RECORD), RECORD);
+        CHECK(memcmp(other, memory, RECORD) == 0);
+    }
+}
+
 /* The same bytes again and again, in pieces that end anywhere: the last ones are right. */
 static void over(void)
 {
@@ -155,6 +181,7 @@ static void until_lost(void)
 
 static const struct test tests[] = {
     {"seen", seen},
+    {"given", given},
     {"over", over},
     {"cut", cut},
     {"pauses", pauses},

@@ -236,6 +236,9 @@ unsafe fn serve(
         if buffered.is_some() {
             return buffered;
         }
+    } else {
+        // What others of its descriptors have buffered must be found, and what they have read be forgotten.
+        buffer.yield_to_others();
     }
     if !files::is_current(fd, description) {
         return None;
