@@ -140,6 +140,66 @@ static void pauses(void)
     CHECK(filled(other, 1, 0, LENGTH));
 }
 
+/* What is read ahead while something is not yet stored there, or behind the end that the file still has. */
+static void overtaken(void)
+{
+    int fd = made("overtaken", 1);
+    EQUAL(fsync(fd), 0);
+    reads(fd, 1, 0, 20);
+    memset(memory, 9, RECORD);
+    EQUAL(pwrite(fd, memory, RECORD, 70 * RECORD), RECORD);
+    reads(fd, 1, 20, 50);
+    EQUAL(pread(fd, other, RECORD, 70 * RECORD), RECORD);
+    CHECK(memcmp(other, memory, RECORD) == 0);
+    reads(fd, 1, 71, 500);
+    EQUAL(pwrite(fd, memory, RECORD, LENGTH), RECORD);
+    reads(fd, 1, 571, RECORDS - 571);
+    EQUAL(pread(fd, other, RECORD, LENGTH), RECORD);
+    CHECK(memcmp(other, memory, RECORD) == 0);
+    EQUAL(pread(fd, other, RECORD, LENGTH + RECORD), 0);
+}
+
+static uint64_t chosen(uint64_t below)
+{
+    static uint64_t state = 1;
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (state >> 33) % below;
+}
+
+/* Rows of reads, writes and both, here and there in a file that grows. */
+static void to_and_fro(void)
+{
+    enum { ROOM = 600 * KIB };
+    unsigned char *file = calloc(1, ROOM);
+    int fd = open("fro", O_CREAT | O_RDWR, 0600);
+    CHECK(file && fd >= 0);
+    size_t size = 0;
+    for (int row = 0; row < 3000; row++) {
+        size_t at = chosen(3) ? chosen(16) * 37 * KIB : chosen(ROOM), length = 1 + chosen(chosen(4) ? 3000 : 40 * KIB);
+        uint64_t kind = chosen(4), count = 1 + chosen(chosen(4) ? 5 : 60);
+        for (uint64_t i = 0; i < count && at + length <= ROOM; i++) {
+            if (kind != 1) {
+                size_t there = at >= size ? 0 : size - at < length ? size - at : length;
+                EQUAL(pread(fd, other, length, (off_t)at), there);
+                CHECK(memcmp(other, file + at, there) == 0);
+            }
+            /* Nothing, what was read, or something farther on. */
+            size_t to = kind == 3 ? at + chosen(150 * KIB) : at;
+            if (kind != 0 && to + length <= ROOM && (kind != 3 || chosen(8) == 0)) {
+                fill(file + to, (unsigned)row, to, length);
+                EQUAL(pwrite(fd, file + to, length, (off_t)to), length);
+                if (to + length > size) size = to + length;
+            }
+            at += length;
+        }
+        if (chosen(100) == 0) EQUAL(ftruncate(fd, (off_t)size), 0);
+    }
+    EQUAL(fsync(fd), 0);
+    EQUAL(bare_pread(fd, file, ROOM, 0), size);
+    EQUAL(pread(fd, other, size, 0), size);
+    CHECK(memcmp(other, file, size) == 0);
+}
+
 /* A pool without room: what could not be stored is told, by a later write or at the latest by fsync,
    once; and what was stored can be read. */
 static void full(void)
@@ -184,6 +244,8 @@ static const struct test tests[] = {
     {"given", given},
     {"over", over},
     {"cut", cut},
+    {"overtaken", overtaken},
+    {"to_and_fro", to_and_fro},
     {"pauses", pauses},
     {"full", full},
     {"until_lost", until_lost},

@@ -140,23 +140,22 @@ impl Buffer {
     ) -> Option<usize> {
         let state = &mut *self.lock();
         let end = at + length as u64;
-        // What is dirty further on says that the file does not end before.
-        if let Some((from, to)) = state.behind.range()
-            && at < to
-            && (end > from || !state.ahead.holds(at, end))
-        {
-            state.behind.flush();
+        let clean = state.behind.range().is_none_or(|(from, _)| end <= from);
+        if !clean || !state.ahead.holds(at, end) {
+            state.behind.flush_beyond(at);
         }
         if !self.takes(length) || ENDED.load(Ordering::Relaxed) {
             return None;
         }
+        let State { ahead, behind } = state;
         let begin = |memory, at| {
+            behind.flush_beyond(at);
             description.look_again();
             files::is_current(fd, description)
                 .then(|| Flight::begin(fd, description, Way::Read, memory, at))
         };
         // SAFETY: passed on.
-        unsafe { state.ahead.read(self.half(), slices, length, at, begin) }
+        unsafe { ahead.read(self.half(), slices, length, at, begin) }
     }
 
     /// Writes what is buffered and forgets what was read ahead. Gives the error number of what could

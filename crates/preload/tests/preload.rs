@@ -470,7 +470,7 @@ fn buffers_are_moved_while_the_program_goes_on() {
         ground.clean();
         done
     };
-    for case in ["seen", "given", "over", "cut", "pauses", "full"] {
+    for case in ["seen", "given", "over", "cut", "overtaken", "to_and_fro", "pauses", "full"] {
         let (status, output) = run(case);
         assert_eq!(status, "exit status: 0", "{case}: {output}");
     }

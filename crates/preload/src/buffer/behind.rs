@@ -136,6 +136,14 @@ impl Behind {
         self.spare = memory;
     }
 
+    /// Writes all that is dirty if any of it lies behind this byte: before anything is read there, for
+    /// that may be older, and may take for the file's end what is not.
+    pub(super) fn flush_beyond(&mut self, at: u64) {
+        if self.range().is_some_and(|(_, to)| at < to) {
+            self.flush();
+        }
+    }
+
     /// Writes all that is dirty.
     pub(super) fn flush(&mut self) {
         self.land();
