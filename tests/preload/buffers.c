@@ -200,6 +200,30 @@ static void to_and_fro(void)
     CHECK(memcmp(other, file, size) == 0);
 }
 
+/* Who comes back to the same places asks the pool seldom, and what he writes there goes to it late. */
+static void again(void)
+{
+    enum { PLACES = 5, PIECE = 800, ROUNDS = 2000 };
+    int fd = made("again", 1);
+    EQUAL(fsync(fd), 0);
+    uint64_t before = direct();
+    double begun = now();
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int place = 1; place <= PLACES; place++) {
+            off_t at = place * 101 * KIB + 20;
+            EQUAL(pread(fd, other, PIECE, at), PIECE);
+            CHECK(memcmp(other, memory + at, PIECE) == 0);
+        }
+        fill(memory + 20, (unsigned)round, 20, PIECE);
+        EQUAL(pwrite(fd, memory + 20, PIECE, 20), PIECE);
+    }
+    /* As long as they are believed. */
+    CHECK((double)(direct() - before) <= (PLACES + 1) * (2 + (now() - begun) / 0.1));
+    EQUAL(fsync(fd), 0);
+    EQUAL(bare_pread(fd, other, LENGTH, 0), LENGTH);
+    CHECK(memcmp(other, memory, LENGTH) == 0);
+}
+
 /* A pool without room: what could not be stored is told, by a later write or at the latest by fsync,
    once; and what was stored can be read. */
 static void full(void)
@@ -246,6 +270,7 @@ static const struct test tests[] = {
     {"cut", cut},
     {"overtaken", overtaken},
     {"to_and_fro", to_and_fro},
+    {"again", again},
     {"pauses", pauses},
     {"full", full},
     {"until_lost", until_lost},

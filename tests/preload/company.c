@@ -91,6 +91,26 @@ static void reads_ahead(void)
     EQUAL(memory[0], 'b');
 }
 
+/* Whoever reads the same place again and again sees what others write there, though he opens nothing. */
+static void looks_again(void)
+{
+    warm();
+    int fd = borrowed("told", O_RDONLY);
+    /* Of these the first is read ahead, the other by itself. */
+    for (off_t at = 0; at <= 500; at += 500) {
+        EQUAL(pread(fd, memory, 100, at), 100);
+        EQUAL(memory[0], 'a');
+    }
+    CHECK(mkdir(outside("ready"), 0700) == 0);
+    double begun = now();
+    for (off_t at = 0; at <= 500; at += 500) {
+        do {
+            CHECK(now() - begun < 10);
+            EQUAL(pread(fd, memory, 100, at), 100);
+        } while (memory[0] != 'b');
+    }
+}
+
 static const struct test tests[] = {
     {"once", once},
     {"by_library", by_library},
@@ -98,6 +118,7 @@ static const struct test tests[] = {
     {"for_ever", for_ever},
     {"until_lost", until_lost},
     {"reads_ahead", reads_ahead},
+    {"looks_again", looks_again},
     {NULL, NULL},
 };
 

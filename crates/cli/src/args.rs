@@ -289,8 +289,9 @@ pub(crate) struct Run {
     #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
     pub(crate) no_mount: bool,
 
-    /// Put small sequential writes of the program together in a buffer of SIZE for each file, and
-    /// read ahead by up to as much; 0: neither. Others see what was written after fsync, close or exit
+    /// Put small sequential writes of the program together in a buffer of SIZE for each file, read
+    /// ahead by up to as much, and keep as much of what is read to and fro; 0: none of it. Others see
+    /// what was written after fsync, close or exit
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     pub(crate) io_buffer: Option<u64>,
 

@@ -1,23 +1,25 @@
 //! The buffer that a user may ask for (`weir run --io-buffer`): small sequential writes are put
-//! together, small sequential reads are read ahead. For programs that do I/O in small pieces and
-//! cannot be changed; off unless asked for.
+//! together, small sequential reads are read ahead, and what is read to and fro stays for a moment. For
+//! programs that do I/O in small pieces and cannot be changed; off unless asked for.
 //!
 //! There is one for each file, whatever descriptors lead to it, so that the process always sees what
 //! it has written; its children do, because what is buffered is written before they are made, and
 //! nothing is buffered from then on. Other processes see it after fsync, close, unlocking or exit.
-//! What was read ahead is forgotten when the process opens any file or gets a lock: so processes
-//! learn that others have written.
+//! What was read is forgotten when the process opens any file or gets a lock: so processes learn that
+//! others have written.
 
 mod ahead;
 mod behind;
+mod recent;
 
 use crate::files::{self, Description};
 use crate::flight::Flight;
 use crate::process::{self, Inside};
-use crate::transfer::Way;
+use crate::transfer::{Way, move_bytes};
 use ahead::{Ahead, Fetch};
 use behind::Behind;
 use libc::c_int;
+use recent::Recent;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -32,15 +34,74 @@ static BUFFERS: Mutex<BTreeMap<u64, Weak<Buffer>>> = Mutex::new(BTreeMap::new())
 
 /// The buffer of one file.
 pub(crate) struct Buffer {
-    /// Bytes that are put together, and read ahead.
+    /// Bytes that are put together, that are read ahead, and that stay of what is read to and fro.
     size: usize,
     state: Mutex<State>,
 }
 
-#[derive(Default)]
+/// What was read is as the program last wrote it, also where that is not stored yet.
 struct State {
     ahead: Ahead<Flight>,
+    recent: Recent,
     behind: Behind,
+    /// Memory to read into.
+    scratch: Vec<u8>,
+}
+
+impl State {
+    fn new(size: usize) -> State {
+        State {
+            ahead: Ahead::default(),
+            recent: Recent::new(size),
+            behind: Behind::default(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Forgets what was read.
+    fn forget(&mut self) {
+        self.ahead.forget();
+        self.recent.forget();
+    }
+
+    /// Reads these bytes and those around them, which stay for the next reads. None: to be read from the
+    /// pool.
+    ///
+    /// # Safety
+    /// The slices must be writable and `length` long in all.
+    unsafe fn read_around(
+        &mut self,
+        (fd, description): (c_int, &Arc<Description>),
+        slices: &[Slice],
+        length: usize,
+        at: u64,
+    ) -> Option<usize> {
+        let (from, to) = Recent::around(at, length);
+        self.behind.flush_beyond(from);
+        description.look_again();
+        if !files::is_current(fd, description) {
+            return None;
+        }
+        let mut memory = std::mem::take(&mut self.scratch);
+        memory.resize((to - from) as usize, 0);
+        let room = [Slice::to_write(&mut memory)];
+        // SAFETY: memory of our own.
+        let got = unsafe { move_bytes(fd, description, Way::Read, &room, memory.len(), from) };
+        let bytes = &memory[..got.unwrap_or(0)];
+        self.recent.came(from, bytes);
+        // As far as the file goes at this moment.
+        let mut rest = bytes.get((at - from) as usize..).unwrap_or_default();
+        rest = &rest[..rest.len().min(length)];
+        let copied = rest.len();
+        for slice in slices {
+            let (now, after) = rest.split_at(rest.len().min(slice.length));
+            // SAFETY: the caller promises that the memory can be written.
+            unsafe { slice.pointer.copy_from_nonoverlapping(now.as_ptr(), now.len()) };
+            rest = after;
+        }
+        self.scratch = memory;
+        got.map(|_| copied)
+    }
 }
 
 impl Fetch for Flight {
@@ -73,7 +134,7 @@ pub(crate) fn of(ino: u64, size: u64) -> Option<Arc<Buffer>> {
         return Some(buffer);
     }
     buffers.retain(|_, buffer| buffer.strong_count() > 0);
-    let buffer = Arc::new(Buffer { size, state: Mutex::default() });
+    let buffer = Arc::new(Buffer { size, state: Mutex::new(State::new(size)) });
     buffers.insert(ino, Arc::downgrade(&buffer));
     ON.store(true, Ordering::Relaxed);
     Some(buffer)
@@ -112,16 +173,20 @@ impl Buffer {
         at: u64,
     ) -> Option<usize> {
         let state = &mut *self.lock();
-        // Bytes read ahead would be older than these.
-        state.ahead.overwritten(at, at + length as u64);
         let ended = ENDED.load(Ordering::Relaxed);
         if !self.takes(length) || state.behind.has_failed() || ended {
+            state.ahead.overwritten(at, at + length as u64);
+            state.recent.overwritten(at, at + length as u64);
             state.behind.flush();
             return None;
         }
         // SAFETY: passed on.
-        if unsafe { state.behind.write(self.half(), (fd, description), slices, at) } {
-            description.look_again();
+        unsafe {
+            state.ahead.written(slices, length, at);
+            state.recent.written(slices, at);
+            if state.behind.write(self.half(), (fd, description), slices, at) {
+                description.look_again();
+            }
         }
         Some(length)
     }
@@ -139,15 +204,23 @@ impl Buffer {
         at: u64,
     ) -> Option<usize> {
         let state = &mut *self.lock();
-        let end = at + length as u64;
-        let clean = state.behind.range().is_none_or(|(from, _)| end <= from);
-        if !clean || !state.ahead.holds(at, end) {
+        let ended = ENDED.load(Ordering::Relaxed);
+        if state.behind.has_failed() {
+            state.forget();
+        }
+        // SAFETY: passed on.
+        if !ended && unsafe { state.recent.read(slices, length, at) } {
+            state.ahead.noticed(at, length);
+            return Some(length);
+        }
+        let taken = self.takes(length) && !ended;
+        if !taken || !state.ahead.holds(at, at + length as u64) {
             state.behind.flush_beyond(at);
         }
-        if !self.takes(length) || ENDED.load(Ordering::Relaxed) {
+        if !taken {
             return None;
         }
-        let State { ahead, behind } = state;
+        let State { ahead, behind, .. } = state;
         let begin = |memory, at| {
             behind.flush_beyond(at);
             description.look_again();
@@ -155,7 +228,14 @@ impl Buffer {
                 .then(|| Flight::begin(fd, description, Way::Read, memory, at))
         };
         // SAFETY: passed on.
-        unsafe { ahead.read(self.half(), slices, length, at, begin) }
+        if let Some(read) = unsafe { ahead.read(self.half(), slices, length, at, begin) } {
+            return Some(read);
+        }
+        if !state.recent.wants(length) {
+            return None;
+        }
+        // SAFETY: passed on.
+        unsafe { state.read_around((fd, description), slices, length, at) }
     }
 
     /// Writes what is buffered and forgets what was read ahead. Gives the error number of what could
@@ -163,7 +243,7 @@ impl Buffer {
     pub(crate) fn settle(&self) -> c_int {
         let mut state = self.lock();
         state.behind.flush();
-        state.ahead.forget();
+        state.forget();
         state.behind.failure()
     }
 
@@ -173,6 +253,7 @@ impl Buffer {
         state.behind.flush();
         // Who does this at each record must not move a whole buffer for it.
         state.ahead.begin_anew();
+        state.recent.forget();
     }
 }
 

@@ -5,7 +5,7 @@
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Read as _;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
@@ -470,7 +470,9 @@ fn buffers_are_moved_while_the_program_goes_on() {
         ground.clean();
         done
     };
-    for case in ["seen", "given", "over", "cut", "overtaken", "to_and_fro", "pauses", "full"] {
+    for case in
+        ["seen", "given", "over", "cut", "overtaken", "to_and_fro", "again", "pauses", "full"]
+    {
         let (status, output) = run(case);
         assert_eq!(status, "exit status: 0", "{case}: {output}");
     }
@@ -493,6 +495,24 @@ fn buffers_hide_nothing_from_who_opens_a_file() {
     let mut child = at_work(&ground, &program, "reads_ahead");
     std::fs::write(&told, [b'b'; 1000]).expect("the mount works");
     std::fs::write(ground.scratch.join("go"), []).expect("scratch space");
+    let status = wait(&mut child).map(|status| status.to_string());
+    assert_eq!(status.as_deref(), Some("exit status: 0"));
+}
+
+/// A program that waits for others' bytes by reading the same place again and again.
+#[test]
+fn buffers_hide_nothing_for_long() {
+    if !fuse_works() {
+        return;
+    }
+    let ground = Ground::with_buffers(128 << 10);
+    let program = ground.compile("company", &[]);
+    let told = ground.mount.join("told");
+    std::fs::write(&told, [b'a'; 1000]).expect("the mount works");
+    let mut child = at_work(&ground, &program, "looks_again");
+    // Without making it anew: the file that the program has open is to change.
+    let file = File::options().write(true).open(&told).expect("the mount works");
+    file.write_all_at(&[b'b'; 1000], 0).expect("the mount works");
     let status = wait(&mut child).map(|status| status.to_string());
     assert_eq!(status.as_deref(), Some("exit status: 0"));
 }

@@ -1,6 +1,8 @@
 //! What is read ahead: two pieces of the file, one behind the other. While the program takes the
 //! first, the second is under way.
 
+use super::recent::BELIEVED;
+use std::time::Instant;
 use weir_core::slice::Slice;
 
 /// What the first of a row of sequential reads reads ahead, in bytes; each further one reads
@@ -24,6 +26,8 @@ struct Piece {
     length: usize,
     /// The file ended in it, or where it ends.
     last: bool,
+    /// When its reading began.
+    read: Option<Instant>,
 }
 
 impl Piece {
@@ -46,7 +50,7 @@ pub(super) struct Ahead<F> {
     /// Begins where the first one ends, or is empty.
     second: Piece,
     /// What becomes the second, from where to where; then there is none yet.
-    coming: Option<(u64, u64, F)>,
+    coming: Option<(u64, u64, Instant, F)>,
     /// The last read. The next one is sequential if it begins within it or where it ended: some
     /// libraries read far more than they take, and go back.
     read_at: u64,
@@ -85,6 +89,10 @@ impl<F: Fetch> Ahead<F> {
         let end = at + length as u64;
         let sequential = (self.read_at..=self.read_end).contains(&at);
         let further = at > self.read_at;
+        if !further && self.first.read.is_some_and(|read| read.elapsed() > BELIEVED) {
+            // He may be waiting for others' bytes.
+            self.forget();
+        }
         (self.read_at, self.read_end) = (at, end);
         if at >= self.first.end() && at < self.known_end() {
             self.step();
@@ -96,7 +104,7 @@ impl<F: Fetch> Ahead<F> {
             }
             self.arrive();
         }
-        let ended = self.first.last || self.second.last;
+        let ended = self.ended();
         if !begun || end > self.held_end() && !ended {
             if !sequential {
                 self.window = 0;
@@ -135,8 +143,7 @@ impl<F: Fetch> Ahead<F> {
         at: u64,
         begin: &mut impl FnMut(Vec<u8>, u64) -> Option<F>,
     ) {
-        let ended = self.first.last || self.second.last;
-        if self.coming.is_some() || self.second.length > 0 || ended {
+        if self.coming.is_some() || self.second.length > 0 || self.ended() {
             return;
         }
         let window = self.window.saturating_mul(AHEAD_GROWTH);
@@ -146,15 +153,16 @@ impl<F: Fetch> Ahead<F> {
         let wanted = if rest >= AHEAD_BYTES_MIN.max(length) { rest } else { self.window };
         let mut memory = std::mem::take(&mut self.second.memory);
         memory.resize(wanted, 0);
-        self.coming = begin(memory, at).map(|fetch| (at, at + wanted as u64, fetch));
+        let now = Instant::now();
+        self.coming = begin(memory, at).map(|fetch| (at, at + wanted as u64, now, fetch));
     }
 
     /// What is under way becomes the second piece.
     fn arrive(&mut self) {
-        let Some((at, _, fetch)) = self.coming.take() else { return };
+        let Some((at, _, read, fetch)) = self.coming.take() else { return };
         let (memory, got) = fetch.end();
         let last = got.is_some_and(|got| got < memory.len());
-        self.second = Piece { at, length: got.unwrap_or(0), memory, last };
+        self.second = Piece { at, length: got.unwrap_or(0), memory, last, read: Some(read) };
     }
 
     /// What comes next becomes the first piece.
@@ -170,7 +178,7 @@ impl<F: Fetch> Ahead<F> {
 
     /// As far as the file was read or is being read.
     fn known_end(&self) -> u64 {
-        self.coming.as_ref().map_or_else(|| self.held_end(), |(_, end, _)| *end)
+        self.coming.as_ref().map_or_else(|| self.held_end(), |(_, end, ..)| *end)
     }
 
     /// Copies what there is from `at` on, which lies in the first piece or is its end.
@@ -200,13 +208,61 @@ impl<F: Fetch> Ahead<F> {
         copied
     }
 
-    /// Something is about to be written from `from` to `to`: bytes read before would be older.
+    /// Something is about to be written from `from` to `to` past here: bytes read before would be older.
     pub(super) fn overwritten(&mut self, from: u64, to: u64) {
-        let over = from < self.known_end() && to > self.first.at;
-        let longer = (self.first.last || self.second.last) && to > self.held_end();
-        if over || longer {
+        if self.concerns(from, to) {
             self.forget();
         }
+    }
+
+    /// So many bytes are being written at `at`: what is here is as it will be.
+    ///
+    /// # Safety
+    /// The slices must be readable and `length` long in all.
+    pub(super) unsafe fn written(&mut self, slices: &[Slice], length: usize, at: u64) {
+        let end = at + length as u64;
+        if !self.concerns(at, end) {
+            return;
+        }
+        if self.ended() && end > self.held_end() {
+            self.forget();
+            return;
+        }
+        if end > self.held_end() {
+            // What is under way may be from before.
+            self.arrive();
+        }
+        let mut from = at;
+        for slice in slices {
+            // SAFETY: the caller promises that the memory can be read.
+            let bytes = unsafe { std::slice::from_raw_parts(slice.pointer, slice.length) };
+            for piece in [&mut self.first, &mut self.second] {
+                let (start, stop) =
+                    (from.max(piece.at), piece.end().min(from + bytes.len() as u64));
+                if start < stop {
+                    let to = (start - piece.at) as usize..(stop - piece.at) as usize;
+                    let bytes = &bytes[(start - from) as usize..(stop - from) as usize];
+                    piece.memory[to].copy_from_slice(bytes);
+                }
+            }
+            from += bytes.len() as u64;
+        }
+    }
+
+    /// Whether anything here, or under way, is no longer so when these bytes are written.
+    fn concerns(&self, from: u64, to: u64) -> bool {
+        let over = from < self.known_end() && to > self.first.at;
+        over || self.ended() && to > self.held_end()
+    }
+
+    /// Whether the file's end is known.
+    fn ended(&self) -> bool {
+        self.first.last || self.second.last
+    }
+
+    /// The program has read these bytes from elsewhere: what follows them is read next, perhaps.
+    pub(super) fn noticed(&mut self, at: u64, length: usize) {
+        (self.read_at, self.read_end) = (at, at + length as u64);
     }
 
     /// Whether all of this is there.
