@@ -480,6 +480,8 @@ impl<'a> Run<'a> {
             }
         };
         let lost = !self.deaths.is_empty();
+        let options = &self.options;
+        let can_buffer = !options.no_preload && !options.no_mount && !options.cache;
         let mut report = Report::new(
             command.collect(),
             self.pool_file.name.clone(),
@@ -487,6 +489,9 @@ impl<'a> Run<'a> {
             servers,
             self.deaths.clone(),
         );
+        if can_buffer && !tuning::buffers(&wishes.rules) {
+            report.advice = report.about_small_requests();
+        }
         if lost && report.exit_status == 0 {
             report.exit_status = status::POOL_LOST;
         }
@@ -647,6 +652,7 @@ impl<'a> Run<'a> {
                     biggest.join(", ")
                 ));
             }
+            report.advice.iter().for_each(tell);
         }
         for death in &report.servers_lost {
             tell(format_args!(

@@ -24,7 +24,16 @@ pub(super) struct Report {
     pub(super) servers_lost: Vec<Death>,
     /// Files that ended with the pool.
     pub(super) vanished: Vanished,
+    /// What might make the next run faster.
+    pub(super) advice: Option<String>,
 }
+
+/// Reads and writes that were as short as this on average, in bytes, can be put together...
+const SHORT: u64 = 32 << 10;
+/// ... which is worth a word if there were so many of them,
+const MANY: u64 = 10_000;
+/// and the program waited for them for so long: seconds, and as a part of its time.
+const LONG: (f64, f64) = (1.0, 0.1);
 
 /// What the program did with one file. Times are sums over requests that the kernel made for it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -188,7 +197,25 @@ impl Report {
             totals,
             servers_lost,
             vanished: Vanished::default(),
+            advice: None,
         }
+    }
+
+    /// What to say to the user of a program that waited for many small reads and writes.
+    pub(super) fn about_small_requests(&self) -> Option<String> {
+        let mount = &self.mount;
+        let calls = mount.reads + mount.writes;
+        let mean = (mount.bytes_read + mount.bytes_written).checked_div(calls)?;
+        let waited = mount.read_s + mount.write_s;
+        let told = calls >= MANY && mean <= SHORT && waited >= LONG.0.max(LONG.1 * self.wall_s);
+        told.then(|| {
+            format!(
+                "{calls} reads and writes of {} on average took {waited:.1} s; a buffer ('weir run \
+                 --io-buffer 1M') may spare most of it, if processes that share files close them or \
+                 use fsync or locks between writing and reading",
+                show(mean)
+            )
+        })
     }
 
     /// For people: lines, each ended by a newline.
@@ -313,5 +340,29 @@ mod tests {
         let json = serde_json::to_value(&report).expect("serialises");
         assert_eq!(json["servers"][1]["bytes_read"], 410);
         assert_eq!(json["exit_status"], 3);
+    }
+
+    #[test]
+    fn many_small_requests_that_took_long_are_worth_a_word() {
+        let advice = |reads: u64, bytes, seconds: u64| {
+            let total = FileStatistics {
+                reads: reads / 2,
+                writes: reads / 2,
+                bytes_read: bytes,
+                read_ns: seconds * 500_000_000,
+                write_ns: seconds * 500_000_000,
+                ..FileStatistics::default()
+            };
+            let mount = Statistics { total, ..Statistics::default() };
+            let ended = Ended { wall_s: 50.0, mount, ..Ended::default() };
+            Report::new(Vec::new(), "p".into(), ended, Vec::new(), Vec::new())
+                .about_small_requests()
+        };
+        let told = advice(200_000, 800 * 200_000, 6).expect("advice");
+        assert!(told.contains("200000 reads and writes of 800 B on average took 6.0 s"), "{told}");
+        assert_eq!(advice(0, 0, 6), None);
+        assert_eq!(advice(200_000, 100_000 * 200_000, 6), None, "they are large");
+        assert_eq!(advice(2000, 800 * 2000, 6), None, "they are few");
+        assert_eq!(advice(200_000, 800 * 200_000, 4), None, "they took little of the time");
     }
 }
