@@ -1,6 +1,8 @@
 /* Files that have buffers (of 128 KiB): what is written behind and read ahead, half a buffer at a
    time, while the program goes on. */
 #include "check.h"
+#include <sys/sendfile.h>
+#include <sys/uio.h>
 
 enum { SIZE = 128 * KIB, HALF = SIZE / 2, RECORD = 1000, RECORDS = 700, LENGTH = RECORD * RECORDS };
 static unsigned char memory[LENGTH], other[LENGTH];
@@ -118,6 +120,52 @@ static void cut(void)
         }
         EQUAL(pread(fd, other, RECORD, 20 * RECORD), way < 3 ? 0 : RECORD);
         CHECK(way < 3 || (other[0] == 0 && memcmp(other, other + 1, RECORD - 1) == 0));
+        close(fd);
+    }
+}
+
+/* What the kernel changes for the program is read as it is then, though it was read before: in a row, and
+   by itself. */
+static void changed(void)
+{
+    enum { FIRST = 10 * RECORD, SECOND = 500 * RECORD };
+    static unsigned char news[RECORD] = {9, 9};
+    int from = open("source", O_CREAT | O_RDWR, 0600);
+    for (int i = 0; i < 2; i++) EQUAL(pwrite(from, news, RECORD, i * RECORD), RECORD);
+    EQUAL(fsync(from), 0);
+    for (int way = 0; way < 5; way++) {
+        int fd = made("changed", 1);
+        EQUAL(fsync(fd), 0);
+        FILE *stream = fopen("changed", "r+");
+        CHECK(stream != NULL);
+        reads(fd, 1, 0, 10);
+        reads(fd, 1, 500, 1);
+        for (off_t at = FIRST; at <= SECOND; at += SECOND - FIRST) {
+            struct iovec piece = {news, RECORD};
+            off_t in = 0, out = at;
+            int ends[2];
+            switch (way) {
+            case 0: EQUAL(copy_file_range(from, &in, fd, &out, RECORD, 0), RECORD); break;
+            case 1: EQUAL(pwritev2(fd, &piece, 1, at, RWF_DSYNC), RECORD); break;
+            case 2:
+                EQUAL(lseek(fd, at, SEEK_SET), at);
+                EQUAL(sendfile(fd, from, &in, RECORD), RECORD);
+                break;
+            case 3:
+                EQUAL(pipe(ends), 0);
+                EQUAL(write(ends[1], news, RECORD), RECORD);
+                EQUAL(splice(ends[0], NULL, fd, &out, RECORD, 0), RECORD);
+                break;
+            default:
+                EQUAL(fseek(stream, at, SEEK_SET), 0);
+                EQUAL(fwrite(news, 1, RECORD, stream), RECORD);
+                if (at == SECOND) EQUAL(fclose(stream), 0);
+            }
+        }
+        for (off_t at = FIRST; at <= SECOND; at += SECOND - FIRST) {
+            EQUAL(pread(fd, other, RECORD, at), RECORD);
+            CHECK(memcmp(other, news, RECORD) == 0);
+        }
         close(fd);
     }
 }
@@ -268,6 +316,7 @@ static const struct test tests[] = {
     {"given", given},
     {"over", over},
     {"cut", cut},
+    {"changed", changed},
     {"overtaken", overtaken},
     {"to_and_fro", to_and_fro},
     {"again", again},

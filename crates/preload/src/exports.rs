@@ -91,9 +91,9 @@ fn protects(fd: c_int) -> bool {
 }
 
 /// The kernel is about to work with what has been written, and with what it believes to be the
-/// file's length.
+/// file's length; perhaps to change it.
 fn refresh(fd: c_int) {
-    buffer::settle();
+    buffer::forget();
     if !files::is_foreign(fd) && process::attends() {
         let _inside = process::Inside::enter();
         files::refresh(fd);
@@ -105,7 +105,8 @@ fn stream_ends(stream: *mut libc::FILE) -> c_int {
     if stream.is_null() || process::is_guest() {
         return -1;
     }
-    buffer::settle();
+    // What the stream still has it writes now.
+    buffer::forget();
     let errno = process::errno();
     // SAFETY: the caller of `fclose` or `freopen` has a stream. It gives -1 where it has no
     // descriptor.

@@ -470,9 +470,18 @@ fn buffers_are_moved_while_the_program_goes_on() {
         ground.clean();
         done
     };
-    for case in
-        ["seen", "given", "over", "cut", "overtaken", "to_and_fro", "again", "pauses", "full"]
-    {
+    for case in [
+        "seen",
+        "given",
+        "over",
+        "cut",
+        "changed",
+        "overtaken",
+        "to_and_fro",
+        "again",
+        "pauses",
+        "full",
+    ] {
         let (status, output) = run(case);
         assert_eq!(status, "exit status: 0", "{case}: {output}");
     }
