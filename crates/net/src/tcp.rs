@@ -206,7 +206,8 @@ impl<P> Frame<P> {
                 if part.length == 0 {
                     continue;
                 }
-                if self.list && part.length < SMALL_BYTES {
+                // The head has its own place in the call: beside it a list of STAGED_BYTES would not go as one.
+                if self.list && index > 0 && part.length < SMALL_BYTES {
                     let after = if row.count > 1 { index } else { index + FETCHED_AHEAD - 1 };
                     let row = Row { first: part, count, ..row };
                     // SAFETY: whoever made the payload keeps its memory valid until it is sent.
@@ -752,6 +753,7 @@ impl<P: Payload> Link<P> for TcpLink<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::NoPayload;
 
     /// How a socket controls congestion.
     fn control(stream: &TcpStream) -> Vec<u8> {
@@ -765,6 +767,30 @@ mod tests {
         };
         assert_eq!(result, 0);
         name.split(|byte| *byte == 0).next().unwrap().to_vec()
+    }
+
+    #[test]
+    fn a_list_as_large_as_the_buffer_goes_in_one_call_with_its_head() {
+        const SLICE_BYTES: usize = 256;
+        let memory = vec![7; 2 * STAGED_BYTES];
+        let first = Slice::to_read(&memory[..SLICE_BYTES]);
+        let row = Row { first, count: STAGED_BYTES / SLICE_BYTES, stride: 2 * SLICE_BYTES };
+        let head = vec![1; HEADER_BYTES];
+        let left = head.len() + STAGED_BYTES;
+        let frame = Frame::<NoPayload> {
+            head,
+            payload: None,
+            rows: vec![row],
+            list: true,
+            left,
+            next: Place::default(),
+            gone: 0,
+            lent: false,
+        };
+        let (mut vectors, mut staged) = (Vec::new(), Vec::new());
+        assert_eq!(frame.name(&mut vectors, &mut staged), (left, true));
+        assert_eq!(vectors.len(), 2);
+        assert!(staged.iter().all(|byte| *byte == 7));
     }
 
     #[test]
