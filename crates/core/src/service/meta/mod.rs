@@ -621,7 +621,7 @@ fn lasting(request: &MetaRequest) -> bool {
         }
         Link { .. } | Unlink { .. } | RemoveDirectory { .. } | Rename { .. } => true,
         BeginTruncate { .. } | SetLayout { .. } | SetXattr { .. } | RemoveXattr { .. } => true,
-        Open { open, .. } => open.write,
+        Open { open, .. } | OpenAt { open, .. } => open.write,
         // These may say what is to be freed.
         Close { .. } | KeepAlive => true,
         _ => false,
