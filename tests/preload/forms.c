@@ -572,7 +572,45 @@ static void at_random(void)
     CHECK(direct() > (buffered ? CALLS / 10 : CALLS / 4));
 }
 
+/* Where nobody else changes anything the kernel believes sizes for a moment; what the library writes past it
+   is seen all the same. */
+static void believed_sizes(void)
+{
+    warm();
+    char *memory = allocate(MIB);
+    struct stat found;
+    for (off_t round = 0; round < 20; round++) {
+        char name[32];
+        snprintf(name, sizeof name, "sized%d", (int)round % 3);
+        int fd = open(name, O_CREAT | O_TRUNC | O_WRONLY, 0644);
+        CHECK(fd >= 0);
+        EQUAL(close(fd), 0);
+        for (int i = 0; i < 100; i++) {
+            EQUAL(stat(name, &found), 0);
+            EQUAL(found.st_size, 0);
+        }
+        fd = open(name, O_WRONLY);
+        CHECK(fd >= 0);
+        for (off_t size = MIB; size < 5 * MIB; size += MIB) {
+            EQUAL(pwrite(fd, memory, MIB, size - MIB), MIB);
+            EQUAL(stat(name, &found), 0);
+            EQUAL(found.st_size, size);
+            EQUAL(fstat(fd, &found), 0);
+            EQUAL(found.st_size, size);
+            EQUAL(lseek(fd, 0, SEEK_END), size);
+        }
+        DIRECTLY(1, EQUAL(pwrite(fd, memory, 100, 0), 100));
+        EQUAL(close(fd), 0);
+        for (int i = 0; i < 100; i++) {
+            EQUAL(stat(name, &found), 0);
+            EQUAL(found.st_size, 4 * MIB);
+        }
+    }
+    free(memory);
+}
+
 static const struct test tests[] = {
+    {"believed_sizes", believed_sizes},
     {"opens", opens},
     {"read_forms", read_forms},
     {"write_forms", write_forms},

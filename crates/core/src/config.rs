@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Version of the wire format; both sides must speak the same one.
-pub const WIRE_VERSION: u8 = 8;
+pub const WIRE_VERSION: u8 = 9;
 
 /// Largest body of a frame (everything behind the header but the payload): bytes.
 pub const BODY_BYTES_MAX: usize = 512 * 1024;
@@ -54,14 +54,19 @@ pub const LOCK_WAITS_PER_CLIENT_MAX: usize = 8 * 1024;
 /// How long a client waits for news of its locks in one request: milliseconds.
 pub const LOCK_NEWS_MS: u64 = 5_000;
 
-/// How long after asking a client may believe where a directory's name leads, if it was told so:
-/// milliseconds.
+/// How long after asking a client may believe what it was told that it may: milliseconds.
 pub const WAY_BELIEVED_MS: u64 = 50;
-/// How long others let such a name be: milliseconds. What is above [`WAY_BELIEVED_MS`] is for answers
+/// How long others let that be: milliseconds. What is above [`WAY_BELIEVED_MS`] is for answers
 /// that take effect late: a mount's kernel counts from when it has one, in ticks.
 pub const WAY_HELD_MS: u64 = 250;
 /// How long nobody is told so once somebody has waited for it: milliseconds.
 pub const WAYS_SHUT_MS: u64 = 1_000;
+/// How long nobody else must have changed anything for a client to believe all that it is told:
+/// milliseconds.
+pub const CALM_MS: u64 = 3_000;
+/// And it must have asked so many times in a second: who asks now and then is not worth it that others
+/// may have to wait.
+pub const CALM_ASKED_MIN: u32 = 16;
 
 /// Longest time that one who waits may look again before it sleeps: microseconds.
 pub const SPIN_US_MAX: u64 = 10_000;

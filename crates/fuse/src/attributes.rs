@@ -7,6 +7,9 @@ use weir_core::types::Attributes;
 /// is a compromise between requests and memory.
 const BLOCK_SIZE: u32 = 128 * 1024;
 
+/// Length of the kernel's `fuse_attr`.
+pub(crate) const ATTRIBUTES_BYTES: usize = 88;
+
 /// The kernel's `fuse_attr`.
 pub(crate) fn encode_attributes(attributes: &Attributes, into: &mut Vec<u8>) {
     let times = [attributes.atime, attributes.mtime, attributes.ctime].map(from_time);
@@ -53,7 +56,7 @@ mod tests {
         };
         let mut bytes = Vec::new();
         encode_attributes(&attributes, &mut bytes);
-        assert_eq!(bytes.len(), 88);
+        assert_eq!(bytes.len(), ATTRIBUTES_BYTES);
         let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
         let half = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
         assert_eq!([0, 8, 16].map(word), [9, 1000, 1]);

@@ -20,7 +20,7 @@ use weir_client::lending::LEND;
 use weir_core::config::NAME_BYTES_MAX;
 use weir_core::error::{Code, Error};
 use weir_core::layout::Extent;
-use weir_core::types::{FileKind, Ino};
+use weir_core::types::{Attributes, FileKind, Ino};
 use weir_core::wire::meta::{Changes, OpenMode, Place, SetTime};
 
 /// Largest read and write that the kernel makes of us in one request: bytes.
@@ -274,7 +274,7 @@ impl Shared {
     fn look_up(&self, request: &Header, name: &[u8], reply: Reply) {
         let who = self.who(request);
         let found = self.run(Operation::Lookup, self.lookup(&who, request.ino, name));
-        self.reply_found(request.ino, name, found, reply);
+        self.reply_looked(request.ino, name, found, reply);
     }
 
     fn forget(&self, ino: Ino, lookups: u64) {
@@ -285,11 +285,11 @@ impl Shared {
     fn attributes(&self, request: &Header, reply: Reply) {
         let (who, ino) = (self.who(request), request.ino);
         let attributes = async {
-            match self.fs().attributes(&who, ino).await {
+            match self.fs().look_at(&who, ino).await {
                 // The pool keeps what has no names as long as a handle of its own is open. Fifos,
                 // directories and what was opened with O_PATH have none.
                 Err(error) if error.code == Code::NotFound => {
-                    self.names.remains(ino.0).ok_or(error)
+                    self.names.remains(ino.0).map(unbelieved).ok_or(error)
                 }
                 found => found,
             }
@@ -324,7 +324,7 @@ impl Shared {
         if changed.as_ref().is_err_and(|errno| *errno == Errno::ESTALE) {
             self.was_overtaken(ino);
         }
-        self.reply_attributes(changed, reply);
+        self.reply_attributes(changed.map(unbelieved), reply);
     }
 
     fn rename(&self, request: &Header, from: Place, to: Place, flags: u32) -> Answered<()> {
@@ -600,6 +600,11 @@ impl Shared {
             result
         })
     }
+}
+
+/// Attributes that the kernel is to ask for again.
+fn unbelieved(attributes: Attributes) -> (Attributes, Duration) {
+    (attributes, Duration::ZERO)
 }
 
 fn done(result: Answered<()>, reply: Reply) {

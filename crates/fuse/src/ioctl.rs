@@ -68,6 +68,12 @@ impl Shared {
     }
 
     fn lent(&self, lender: &Lender, open: &Open) -> Result<Vec<u8>, Errno> {
+        if open.file.mode().write
+            && let Some(device) = self.device.get()
+        {
+            // The kernel does not hear of writes from now on. That it knows nothing is no failure.
+            let _ = device.invalidate(open.file.ino(), -1);
+        }
         let cell = open.counters.cell(&lender.board);
         let watch = Arc::new(Watch::new(lender.board.clone(), cell));
         let lend = self.pool.run(open.file.lend_watched(watch));

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use weir_core::types::{Attributes, FileKind};
+use weir_core::types::Attributes;
 
 /// Inodes that are remembered. When there are more, all are forgotten: the kernel soon looks up anew
 /// what it uses.
@@ -30,24 +30,24 @@ type Place = (u64, Box<[u8]>);
 #[derive(Debug, Default)]
 struct Table {
     known: HashMap<u64, Known>,
-    /// Which directory was last seen at a place: where one is moved to we must know by ourselves, as the
-    /// kernel believes its name for a moment and does not look it up.
-    directories: HashMap<Place, u64>,
+    /// What was last seen at a place: where it is moved to we must know by ourselves, as the kernel
+    /// believes its name for a moment and does not look it up.
+    places: HashMap<Place, u64>,
 }
 
 impl Table {
-    /// A directory is at a place from now on.
+    /// It is at a place from now on.
     fn put(&mut self, ino: u64, place: Place) {
         if let Some(entry) = self.known.get_mut(&ino) {
             (entry.parent, entry.name) = place.clone();
-            self.directories.insert(place, ino);
+            self.places.insert(place, ino);
         }
     }
 
-    /// No more is known of where a directory was, if it was the one that was last seen there.
+    /// No more is known of where it was, if it was what was last seen there.
     fn leave(&mut self, ino: u64, place: &Place) {
-        if self.directories.get(place) == Some(&ino) {
-            self.directories.remove(place);
+        if self.places.get(place) == Some(&ino) {
+            self.places.remove(place);
         }
     }
 }
@@ -67,7 +67,6 @@ impl Names {
     pub(crate) fn learn(&self, attributes: &Attributes, parent: u64, name: &[u8]) {
         let ino = attributes.ino.0;
         let attributes = attributes.clone();
-        let is_directory = attributes.kind == FileKind::Directory;
         let table = &mut *self.table();
         let mut lookups = 1;
         if let Some(entry) = table.known.get_mut(&ino) {
@@ -83,18 +82,15 @@ impl Names {
             *table = Table::default();
         }
         table.known.insert(ino, Known { parent, name: name.into(), attributes, lookups });
-        if is_directory {
-            table.directories.insert((parent, name.into()), ino);
-        }
+        table.places.insert((parent, name.into()), ino);
     }
 
-    /// A name was moved; or, if `exchange`, two were exchanged. Of other than directories the kernel asks
-    /// before it uses them.
+    /// A name was moved; or, if `exchange`, two were exchanged.
     pub(crate) fn moved(&self, from: (u64, &[u8]), to: (u64, &[u8]), exchange: bool) {
         let place = |(parent, name): (u64, &[u8])| -> Place { (parent, name.into()) };
         let (from, to) = (place(from), place(to));
         let table = &mut *self.table();
-        let (moved, instead) = (table.directories.remove(&from), table.directories.remove(&to));
+        let (moved, instead) = (table.places.remove(&from), table.places.remove(&to));
         if let Some(ino) = moved {
             table.put(ino, to);
         }
@@ -235,7 +231,7 @@ mod tests {
         assert_eq!(names.path(7), "/elsewhere/f");
         (5..9).for_each(|ino| names.forget(ino, 2));
         let table = names.table();
-        assert!(table.known.is_empty() && table.directories.is_empty(), "{table:?}");
+        assert!(table.known.is_empty() && table.places.is_empty(), "{table:?}");
     }
 
     #[test]
@@ -257,6 +253,6 @@ mod tests {
             names.learn(&directory(ino + 2), ino, b"x");
         }
         let table = names.table();
-        assert!(table.known.len() <= NAMES_MAX && table.directories.len() <= NAMES_MAX);
+        assert!(table.known.len() <= NAMES_MAX && table.places.len() <= NAMES_MAX);
     }
 }

@@ -11,8 +11,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use weir_client::Net;
 use weir_core::error::{Code, Result};
-use weir_core::fs::File;
-use weir_core::types::{Attributes, Credentials, FileKind, Ino};
+use weir_core::fs::{File, Looked};
+use weir_core::types::{Credentials, FileKind, Ino};
 use weir_core::wire::meta::{OpenMode, Place};
 
 /// How long a name counts as one that is replaced fast, and a file is held for the kernel.
@@ -68,13 +68,13 @@ impl Shared {
         self.unpin(old);
     }
 
-    /// What a name names, and for how long the kernel may believe that it does.
+    /// What a name names, if anything, and for how long the kernel may believe that.
     pub(crate) async fn lookup(
         &self,
         who: &Credentials,
         parent: Ino,
         name: &[u8],
-    ) -> Result<(Attributes, Duration)> {
+    ) -> Result<Looked> {
         let look = || self.fs().lookup_way(who, Place::new(parent, name));
         if self.pins.is_empty() {
             return look().await;
@@ -84,13 +84,14 @@ impl Shared {
         });
         self.close(old).await;
         for _ in 0..if overtaken { TRIES_MAX } else { 0 } {
-            let (found, believed) = look().await?;
-            if found.kind != FileKind::Regular {
-                return Ok((found, believed));
-            }
-            match self.fs().open(&SUPERUSER, found.ino, OpenMode::READ).await {
+            let looked = look().await?;
+            let ino = match &looked.attributes {
+                Some(found) if found.kind == FileKind::Regular => found.ino,
+                _ => return Ok(looked),
+            };
+            match self.fs().open(&SUPERUSER, ino, OpenMode::READ).await {
                 Err(error) if error.code == Code::NotFound => continue,
-                Err(_) => return Ok((found, Duration::ZERO)),
+                Err(_) => return Ok(looked),
                 Ok((file, attributes)) => {
                     let (instead, mut old) = self.pins.with(|inside| {
                         let full = inside.files.len() >= PINS_MAX;
@@ -99,7 +100,7 @@ impl Shared {
                     });
                     old.extend(instead);
                     self.close(old).await;
-                    return Ok((attributes, Duration::ZERO));
+                    return Ok(Looked::at(attributes));
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Answers to the kernel.
 
-use crate::attributes::encode_attributes;
+use crate::attributes::{ATTRIBUTES_BYTES, encode_attributes};
 use crate::device::Device;
 use std::fmt;
 use std::sync::Arc;
@@ -69,13 +69,16 @@ impl Put {
 
     /// What a name names; how long the attributes are believed, and how long the name.
     fn entry(self, attributes: &Attributes, believed: Duration, name_believed: Duration) -> Put {
-        self.u64(attributes.ino.0)
+        self.entry_head(attributes.ino.0, believed, name_believed).attributes(attributes)
+    }
+
+    fn entry_head(self, ino: u64, believed: Duration, name_believed: Duration) -> Put {
+        self.u64(ino)
             .u64(0)
             .u64(name_believed.as_secs())
             .u64(believed.as_secs())
             .u32(name_believed.subsec_nanos())
             .u32(believed.subsec_nanos())
-            .attributes(attributes)
     }
 }
 
@@ -135,6 +138,13 @@ impl Reply {
         name_believed: Duration,
     ) {
         self.put(Put::default().entry(attributes, believed, name_believed));
+    }
+
+    /// There is no such name, and it may be believed for so long that there is none.
+    pub(crate) fn no_entry(self, name_believed: Duration) {
+        let mut entry = Put::default().entry_head(0, Duration::ZERO, name_believed);
+        entry.0.resize(entry.0.len() + ATTRIBUTES_BYTES, 0);
+        self.put(entry);
     }
 
     pub(crate) fn attributes(self, attributes: &Attributes, believed: Duration) {

@@ -23,13 +23,13 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use weir_client::{Net, Pool};
 use weir_core::error::{Code, Error, Result};
-use weir_core::fs::{File, Fs};
+use weir_core::fs::{File, Fs, Looked};
 use weir_core::layout::Extent;
 use weir_core::types::{Attributes, Credentials, Entry, FileKind, Ino};
 use weir_core::wire::meta::{Changes, LayoutWish, OpenMode};
 
-/// How long the kernel believes attributes, where it caches. Names it does not, but those of
-/// directories for a moment in which the pool lets them be (`Fs::lookup_way`).
+/// How long the kernel believes attributes, where it caches. Names, and attributes elsewhere, it believes
+/// for a moment in which the pool lets them be (`Fs::lookup_way`).
 const BELIEVED: Duration = Duration::from_secs(1);
 /// What one copy_file_range copies at most, lest it cannot be interrupted for long: bytes.
 const COPY_BYTES_MAX: u32 = 64 << 20;
@@ -178,8 +178,14 @@ impl Shared {
         result
     }
 
-    pub(crate) fn attributes_believed(&self) -> Duration {
-        if self.caching { BELIEVED } else { Duration::ZERO }
+    /// How long the kernel believes attributes that the pool lets be for so long.
+    fn believed(&self, attributes: &Attributes, let_be: Duration) -> Duration {
+        match self.caching {
+            true => BELIEVED,
+            // A write ends that, of which the kernel does not hear.
+            false if without_privileges(attributes.mode).is_some() => Duration::ZERO,
+            false => let_be,
+        }
     }
 
     /// Answers with what was made.
@@ -190,34 +196,37 @@ impl Shared {
         made: std::result::Result<Attributes, Errno>,
         reply: Reply,
     ) {
-        let found = made.map(|attributes| (attributes, Duration::ZERO));
-        self.reply_found(parent, name, found, reply);
+        self.reply_looked(parent, name, made.map(Looked::at), reply);
     }
 
-    /// Answers with what a name names, and for how long it may be believed that it does.
-    pub(crate) fn reply_found(
+    /// Answers with what a name names, if anything, and for how long that may be believed.
+    pub(crate) fn reply_looked(
         &self,
         parent: Ino,
         name: &[u8],
-        found: std::result::Result<(Attributes, Duration), Errno>,
+        looked: std::result::Result<Looked, Errno>,
         reply: Reply,
     ) {
-        match found {
-            Ok((attributes, believed)) => {
+        match looked {
+            Ok(Looked { attributes: Some(attributes), name_believed, attributes_believed }) => {
                 self.names.learn(&attributes, parent.0, name);
-                reply.entry(&attributes, self.attributes_believed(), believed);
+                let believed = self.believed(&attributes, attributes_believed);
+                reply.entry(&attributes, believed, name_believed);
             }
+            Ok(Looked { attributes: None, name_believed, .. }) => reply.no_entry(name_believed),
             Err(errno) => reply.error(errno),
         }
     }
 
     pub(crate) fn reply_attributes(
         &self,
-        found: std::result::Result<Attributes, Errno>,
+        found: std::result::Result<(Attributes, Duration), Errno>,
         reply: Reply,
     ) {
         match found {
-            Ok(attributes) => reply.attributes(&attributes, self.attributes_believed()),
+            Ok((attributes, let_be)) => {
+                reply.attributes(&attributes, self.believed(&attributes, let_be));
+            }
             Err(errno) => reply.error(errno),
         }
     }

@@ -154,6 +154,25 @@ struct Told {
     safe: bool,
 }
 
+/// What a client finds where it looks, and for how long from then it may believe that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// None: there is no such name.
+    pub attributes: Option<Attributes>,
+    /// How long it may be believed that the name leads there, or to nothing, whoever asks.
+    pub name_believed: Duration,
+    /// How long the attributes may be believed.
+    pub attributes_believed: Duration,
+}
+
+impl Looked {
+    /// Something that is to be asked for again.
+    pub fn at(attributes: Attributes) -> Looked {
+        let none = Duration::ZERO;
+        Looked { attributes: Some(attributes), name_believed: none, attributes_believed: none }
+    }
+}
+
 /// Text of a place, for messages.
 fn shown(place: &Place) -> String {
     let path = String::from_utf8_lossy(&place.path);
@@ -208,31 +227,49 @@ impl<R: Rpc> Fs<R> {
         self.found(who, Ino::ROOT, request).await.map_err(|error| error.on("look up", name))
     }
 
-    /// What a single name in a directory names, not followed; and for how long from now it may be
-    /// believed that it leads there, whoever asks: not at all but for directories.
-    pub async fn lookup_way(
-        &self,
-        who: &Credentials,
-        place: Place,
-    ) -> Result<(Attributes, Duration)> {
+    /// What a single name in a directory names, not followed, and for how long that may be believed, but
+    /// for what this client changes itself.
+    ///
+    /// # Errors
+    /// [`Code::NotFound`] if there is no such name, and that may not be believed.
+    pub async fn lookup_way(&self, who: &Credentials, place: Place) -> Result<Looked> {
         let name = shown(&place);
-        let asked_ms = self.rpc().now().mono_ms;
-        let lookup = async {
-            let (record, believed) =
-                match self.meta(who, Ino::ROOT, MetaRequest::LookupWay { place }).await? {
-                    MetaReply::Found(record) => (record, false),
-                    MetaReply::Way(record) => (record, true),
-                    other => return Err(unexpected(&other)),
-                };
-            let attributes = self.resolve(who, record).await?;
-            let left = || {
-                // The clock may have been about to tick.
-                let gone_ms = self.rpc().now().mono_ms.saturating_sub(asked_ms) + 1;
-                Duration::from_millis(WAY_BELIEVED_MS.saturating_sub(gone_ms))
-            };
-            Ok((attributes, if believed { left() } else { Duration::ZERO }))
+        let looked = self.looked(who, Ino::ROOT, MetaRequest::LookupWay { place });
+        looked.await.map_err(|error| error.on("look up", name))
+    }
+
+    /// As [`Fs::attributes`], and for how long from now they may be believed, but for what this client
+    /// changes itself.
+    pub async fn look_at(&self, who: &Credentials, ino: Ino) -> Result<(Attributes, Duration)> {
+        let looked = async {
+            let looked = self.looked(who, ino, MetaRequest::LookAt { ino }).await?;
+            let nothing = || wire::protocol("an inode that is none");
+            Ok((looked.attributes.ok_or_else(nothing)?, looked.attributes_believed))
         };
-        lookup.await.map_err(|error| error.on("look up", name))
+        looked.await.map_err(|error: Error| error.on("stat", shown_ino(ino)))
+    }
+
+    async fn looked(&self, who: &Credentials, ino: Ino, request: MetaRequest) -> Result<Looked> {
+        let asked_ms = self.rpc().now().mono_ms;
+        let (record, name, attributes_stay) = match self.meta(who, ino, request).await? {
+            MetaReply::Looked { record, name, attributes } => (record, name, attributes),
+            other => return Err(unexpected(&other)),
+        };
+        let attributes = match record {
+            Some(record) => Some(self.resolve(who, record).await?),
+            None => None,
+        };
+        let left = || {
+            // The clock may have been about to tick.
+            let gone_ms = self.rpc().now().mono_ms.saturating_sub(asked_ms) + 1;
+            Duration::from_millis(WAY_BELIEVED_MS.saturating_sub(gone_ms))
+        };
+        let believed = |may: bool| if may { left() } else { Duration::ZERO };
+        Ok(Looked {
+            attributes,
+            name_believed: believed(name),
+            attributes_believed: believed(attributes_stay),
+        })
     }
 
     /// An inode's attributes; size and times are true at the time of asking.

@@ -199,10 +199,15 @@ pub enum MetaRequest {
         follow: bool,
     },
     /// As [`MetaRequest::Lookup`] of a single name that is not followed, by one who keeps for a
-    /// moment where directories' names lead. Answer: [`MetaReply::Found`], or [`MetaReply::Way`].
+    /// moment what it is told that it may. Answer: [`MetaReply::Looked`].
     LookupWay {
         /// Where.
         place: Place,
+    },
+    /// As [`MetaRequest::Attributes`], by one who does that. Answer: [`MetaReply::Looked`].
+    LookAt {
+        /// Which.
+        ino: Ino,
     },
     /// An inode's attributes. Answer: [`MetaReply::Found`].
     Attributes {
@@ -481,6 +486,7 @@ impl MetaRequest {
             self,
             Lookup { .. }
                 | LookupWay { .. }
+                | LookAt { .. }
                 | Attributes { .. }
                 | ReadLink { .. }
                 | List { .. }
@@ -565,9 +571,17 @@ pub struct Reap {
 pub enum MetaReply {
     /// An inode.
     Found(Record),
-    /// A directory. That the name leads there may be believed for
-    /// [`crate::config::WAY_BELIEVED_MS`] from when it was asked for, whoever asks.
-    Way(Record),
+    /// What was looked at. For [`crate::config::WAY_BELIEVED_MS`] from when it was asked for the client may
+    /// believe some of it, but for what it changes itself.
+    Looked {
+        /// None: there is no such name, which may be believed (else it is an error, as it is to
+        /// others).
+        record: Option<Record>,
+        /// Whether it may believe that the name leads there, or to nothing, whoever asks.
+        name: bool,
+        /// Whether it may believe the attributes. They are settled then.
+        attributes: bool,
+    },
     /// An open file.
     Opened(Box<Opened>),
     /// Something lost a name or a handle. Objects that nothing leads to any more can be freed.

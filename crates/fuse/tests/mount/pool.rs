@@ -4,7 +4,7 @@ use crate::common::{TestPool, fuse_works, pattern};
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use weir_fuse::MountOptions;
@@ -96,6 +96,101 @@ fn directories_that_others_move_are_not_walked_by_their_old_names() {
     assert!(fs::write(b.join("d/e/f/new"), "lost").is_err());
     a.end();
     b.end();
+}
+
+/// How a mount changes something, and how another one sees that it was changed.
+type Change = (&'static str, fn(&Path), fn(&Path) -> bool);
+
+/// Where nobody else changes anything a mount's kernel may believe for a moment all that it was told; when
+/// another mount has changed it, it does no more.
+#[test]
+fn what_one_mount_alone_looks_at_it_need_not_ask_for_until_others_change_it() {
+    if !fuse_works() {
+        return;
+    }
+    let stat = |path: &Path| fs::symlink_metadata(path);
+    let size = |mount: &Path| fs::symlink_metadata(mount.join("d/f")).unwrap().len();
+    const CHANGES: &[Change] = &[
+        ("write", |b| fs::write(b.join("d/f"), "longer").unwrap(), |a| text(a) == "longer"),
+        ("append", |b| add(&b.join("d/f"), "more"), |a| text(a) == "fmore"),
+        ("truncate", |b| cut(&b.join("d/f")), |a| text(a).is_empty()),
+        ("chmod", |b| chmod(&b.join("d/f"), 0o600), |a| mode(&a.join("d/f")) == 0o600),
+        ("chmod of a directory", |b| chmod(&b.join("d"), 0o700), |a| mode(&a.join("d")) == 0o700),
+        ("link", |b| fs::hard_link(b.join("d/f"), b.join("l")).unwrap(), |a| links(a) == 2),
+        ("unlink", |b| fs::remove_file(b.join("d/f")).unwrap(), |a| !there(a, "d/f")),
+        (
+            "rename",
+            |b| fs::rename(b.join("d/f"), b.join("d/none")).unwrap(),
+            |a| !there(a, "d/f") && there(a, "d/none"),
+        ),
+        ("rename over", |b| fs::rename(b.join("g"), b.join("d/f")).unwrap(), |a| text(a) == "gg"),
+        ("create", |b| fs::write(b.join("d/none"), "").unwrap(), |a| there(a, "d/none")),
+        ("mkdir", |b| fs::create_dir(b.join("d/none")).unwrap(), |a| there(a, "d/none")),
+        ("symlink", |b| symlink("f", b.join("d/none")).unwrap(), |a| text_of(a, "d/none") == "f"),
+        (
+            "move of a directory",
+            |b| fs::rename(b.join("d"), b.join("e")).unwrap(),
+            |a| !there(a, "d/f") && there(a, "e/f") && !there(a, "d"),
+        ),
+    ];
+    fn text_of(mount: &Path, name: &str) -> String {
+        fs::read_to_string(mount.join(name)).unwrap()
+    }
+    fn text(mount: &Path) -> String {
+        let length = fs::symlink_metadata(mount.join("d/f")).unwrap().len();
+        let text = text_of(mount, "d/f");
+        assert_eq!(text.len() as u64, length);
+        text
+    }
+    fn add(path: &Path, text: &str) {
+        OpenOptions::new().append(true).open(path).unwrap().write_all(text.as_bytes()).unwrap();
+    }
+    fn cut(path: &Path) {
+        OpenOptions::new().write(true).open(path).unwrap().set_len(0).unwrap();
+    }
+    fn chmod(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+    fn links(mount: &Path) -> u64 {
+        fs::symlink_metadata(mount.join("d/f")).unwrap().nlink()
+    }
+    fn there(mount: &Path, name: &str) -> bool {
+        fs::symlink_metadata(mount.join(name)).is_ok()
+    }
+    let scene = |&(name, change, changed): &Change| {
+        let pool = TestPool::new(1, 16 << 20);
+        let (a, b) = (pool.mount(&caching(false)), pool.mount(&caching(false)));
+        fs::create_dir(a.join("d")).unwrap();
+        fs::write(a.join("d/f"), "f").unwrap();
+        fs::write(a.join("g"), "gg").unwrap();
+        let asked = || {
+            let operations = a.session().statistics().operations;
+            operations["lookup"].count + operations.get("getattr").map_or(0, |asked| asked.count)
+        };
+        let look = || {
+            for _ in 0..500 {
+                assert_eq!(size(&a), 1);
+                assert!(stat(&a.join("d")).unwrap().is_dir() && stat(&a.join("d/none")).is_err());
+            }
+        };
+        look();
+        let before = asked();
+        look();
+        let each = (asked() - before) as f64 / 500.0;
+        assert!(each < 1.0, "{name}: {each} questions for three stats");
+        change(&b);
+        assert!(changed(&a), "{name} was not seen by the other mount");
+        a.end();
+        b.end();
+    };
+    std::thread::scope(|scope| {
+        let scenes: Vec<_> =
+            CHANGES.iter().map(|change| scope.spawn(move || scene(change))).collect();
+        scenes.into_iter().for_each(|scene| scene.join().unwrap());
+    });
 }
 
 #[test]

@@ -82,9 +82,8 @@ impl MetaService {
             let times = DirectoryTimes { mtime: inode.mtime, ctime: inode.ctime };
             txn.put(times_key(ino), crate::wire::encode(&times));
         }
-        // Kernels do not ask again who may walk where they believe a name, also the asker's own.
         let closes = was_open && !open_to_all(&inode);
-        let _taking = closes.then(|| self.ways.take(None, now.mono_ms)).transpose()?;
+        let _closing = closes.then(|| self.ways.close(now.mono_ms)).transpose()?;
         txn.use_reserve();
         txn.commit().await?;
         let mut record = self.record(now, ino, &inode).await?;

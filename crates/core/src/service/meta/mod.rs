@@ -189,9 +189,12 @@ impl MetaService {
     ) -> Result<MetaReply> {
         use MetaRequest::*;
         self.live.heard(client, now.mono_ms);
+        let _changing =
+            changes(&request).then(|| self.ways.change(client, now.mono_ms)).transpose()?;
         match request {
             Lookup { place, follow } => attempt!(self.lookup(now, who, &place, follow)),
             LookupWay { place } => self.lookup_way(now, client, who, &place).await,
+            LookAt { ino } => self.look_at(now, client, ino).await,
             Attributes { ino } => self.found(now, ino).await,
             Change { ino, changes } => attempt!(self.change(now, who, ino, &changes)),
             Create { place, mode, exclusive, open, layout } => {
@@ -346,8 +349,16 @@ impl MetaService {
         place: &Place,
         follow: bool,
     ) -> Step<MetaReply> {
+        self.look(now, who, place, follow).await.map(MetaReply::Found)
+    }
+
+    async fn look(&self, now: Now, who: &Credentials, place: &Place, follow: bool) -> Step<Record> {
         let ino = self.walker(who).find(place, follow).await?;
-        match self.found(now, ino).await {
+        let record = async {
+            let inode = peek(&*self.store, ino).await?;
+            self.record(now, ino, &inode).await
+        };
+        match record.await {
             // Something was moved over it after its name was read: the name leads elsewhere now.
             Err(error) if error.code == Code::NotFound && !place.path.is_empty() => {
                 Err(Fault::Conflict)
@@ -368,21 +379,36 @@ impl MetaService {
             let cause = format!("'{}' is not a single name", path::show(path));
             return Err(Error::because(Code::Invalid, cause));
         }
-        let found = attempt!(self.lookup(now, who, place, false))?;
-        let MetaReply::Found(record) = &found else { return Ok(found) };
-        if record.attributes.kind != FileKind::Directory
-            || !path::open_to_all(&peek(&*self.store, place.base).await?)
-            || !self.ways.believe(client, now.mono_ms)
-        {
-            return Ok(found);
-        }
-        // It may have been taken away before he was noted down, after whom nobody takes it.
-        match attempt!(self.lookup(now, who, place, false))? {
-            MetaReply::Found(record) if record.attributes.kind == FileKind::Directory => {
-                Ok(MetaReply::Way(record))
+        // Who may believe something is noted down before he looks: from then on nobody takes it away.
+        let calm = self.ways.believe_all(client, now.mono_ms);
+        let look = async || match attempt!(self.look(now, who, place, false)) {
+            Ok(record) => Ok(Some(record)),
+            Err(error) if error.code == Code::NotFound => Ok(None),
+            Err(error) => Err(error),
+        };
+        let is_directory = |record: &Option<Record>| {
+            record.as_ref().is_some_and(|record| record.attributes.kind == FileKind::Directory)
+        };
+        let mut record = look().await?;
+        let mut name = (calm || is_directory(&record))
+            && path::open_to_all(&peek(&*self.store, place.base).await?);
+        if name && !calm {
+            name = self.ways.believe(client, now.mono_ms);
+            if name {
+                record = look().await?;
+                name = is_directory(&record);
             }
-            other => Ok(other),
         }
+        if record.is_none() && !name {
+            return Err(path::no_name(place.base, path));
+        }
+        Ok(looked(record, name, calm))
+    }
+
+    async fn look_at(&self, now: Now, client: ClientId, ino: Ino) -> Result<MetaReply> {
+        let calm = self.ways.believe_all(client, now.mono_ms);
+        let inode = peek(&*self.store, ino).await?;
+        Ok(looked(Some(self.record(now, ino, &inode).await?), false, calm))
     }
 
     async fn found(&self, now: Now, ino: Ino) -> Result<MetaReply> {
@@ -626,6 +652,22 @@ fn lasting(request: &MetaRequest) -> bool {
         Close { .. } | KeepAlive => true,
         _ => false,
     }
+}
+
+/// Whether a request may change what others see of names and attributes. That a file's size is reported
+/// changes nothing: nobody believes attributes that are not settled.
+fn changes(request: &MetaRequest) -> bool {
+    use MetaRequest::*;
+    match request {
+        // They say what is to be freed.
+        Close { .. } | KeepAlive => false,
+        other => lasting(other),
+    }
+}
+
+fn looked(record: Option<Record>, name: bool, calm: bool) -> MetaReply {
+    let attributes = calm && record.as_ref().is_some_and(|record| record.unsettled.is_none());
+    MetaReply::Looked { record, name, attributes }
 }
 
 /// Removes a loaded inode that has neither names nor handles; its objects become garbage.

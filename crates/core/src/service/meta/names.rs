@@ -235,7 +235,7 @@ impl MetaService {
             return fail(Code::NotDirectory, format!("'{}' is not a directory", show(name)));
         }
         let fate = self.drop_directory(txn, ino).await?;
-        let _taking = self.ways.take(Some(client), now.mono_ms)?;
+        let _taking = self.ways.take(client, now.mono_ms)?;
         txn.delete_name(directory, name);
         txn.change(directory).nlink -= 1;
         txn.touch(directory, now.wall);
@@ -370,8 +370,7 @@ impl MetaService {
             txn.delete_name(from.directory, from_name);
         }
         let of_directory = source_is_directory || target_is_directory;
-        let _taking =
-            of_directory.then(|| self.ways.take(Some(client), now.mono_ms)).transpose()?;
+        let _taking = of_directory.then(|| self.ways.take(client, now.mono_ms)).transpose()?;
         txn.touch(from.directory, now.wall);
         txn.touch(to.directory, now.wall);
         txn.commit().await?;

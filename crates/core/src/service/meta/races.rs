@@ -4,7 +4,8 @@
 use super::model::{Bed, CLIENTS, Dice, path, place};
 use super::tests::user;
 use super::*;
-use crate::wire::meta::{OpenMode, Place, Settlement};
+use crate::config::{CALM_ASKED_MIN, CALM_MS, WAY_HELD_MS};
+use crate::wire::meta::{Changes, OpenMode, Place, Settlement};
 use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -284,18 +285,87 @@ fn a_way_that_may_be_believed_is_not_just_being_taken_away() {
             Err(error) => panic!("seed {seed}: {error}"),
         };
         match &replies[1].1 {
-            Ok(MetaReply::Way(record)) => {
+            Ok(MetaReply::Looked { record: Some(record), name: true, .. }) => {
                 let leads_to_new = record.attributes.ino == new.attributes.ino;
                 assert_eq!(leads_to_new, moved, "seed {seed}: believed what was taken away");
                 believed += 1;
             }
-            Ok(MetaReply::Found(_)) => assert!(moved, "seed {seed}: nobody took it"),
+            Ok(MetaReply::Looked { record: Some(_), name: false, .. }) => {
+                assert!(moved, "seed {seed}: nobody took it");
+            }
             other => panic!("seed {seed}: {other:?}"),
         }
         refused += u32::from(!moved);
         bed.tear_down();
     }
     assert!(believed > 50 && refused > 20, "{believed} believed, {refused} refused");
+}
+
+/// Who is told to believe all that he is told finds it so: a change that was not over before does not happen.
+#[test]
+fn what_may_be_believed_in_calm_is_not_just_being_changed() {
+    let who = user(1000);
+    let node = |path| MetaRequest::MakeNode {
+        place: place(path),
+        kind: FileKind::Regular,
+        mode: 0o644,
+        rdev: 0,
+    };
+    let chmod = |ino| {
+        let changes = Changes { mode: Some(0o600), ..Changes::default() };
+        MetaRequest::Change { ino, changes }
+    };
+    let look = |name| MetaRequest::LookupWay { place: place(name) };
+    let (mut believed, mut refused) = (0, 0);
+    for seed in 0..400 {
+        let bed = Bed::new(seed, true);
+        let mut dice = Dice::new(seed + 17_000);
+        let Ok(MetaReply::Found(file)) = bed.ask(0, node("file")) else { unreachable!() };
+        let ino = file.attributes.ino;
+        let now = Now { mono_ms: bed.now.mono_ms + CALM_MS, ..bed.now };
+        let handle = |client, request| bed.service.handle(now, ClientId(client), &who, request);
+        for _ in 0..CALM_ASKED_MIN {
+            let mut task: Task<'_> =
+                Box::pin(async { (2, handle(2, MetaRequest::LookAt { ino: Ino::ROOT }).await) });
+            let mut context = Context::from_waker(Waker::noop());
+            while task.as_mut().poll(&mut context).is_pending() {}
+        }
+        // Those were told a while ago.
+        let now = Now { mono_ms: now.mono_ms + WAY_HELD_MS, ..now };
+        let handle = |client, request| bed.service.handle(now, ClientId(client), &who, request);
+        let (change, look) = match seed % 4 {
+            0 => (chmod(ino), look("file")),
+            1 => (chmod(ino), MetaRequest::LookAt { ino }),
+            2 => (MetaRequest::Unlink { place: place("file") }, look("file")),
+            _ => (node("new"), look("new")),
+        };
+        let mut tasks: Vec<Task<'_>> = Vec::new();
+        for (client, request) in [(1, change), (2, look)] {
+            let handle = &handle;
+            tasks.push(Box::pin(async move { (client, handle(client, request).await) }));
+        }
+        let mut replies = mingle(tasks, &mut dice);
+        replies.sort_by_key(|(client, _)| *client);
+        let changed = match &replies[0].1 {
+            Ok(_) => true,
+            Err(error) if error.code == Code::Busy => false,
+            Err(error) => panic!("seed {seed}: {error}"),
+        };
+        match &replies[1].1 {
+            Ok(MetaReply::Looked { record, name, attributes }) if *name || *attributes => {
+                assert!(!changed, "seed {seed}: believed what was changed");
+                let there = record.as_ref().map(|record| record.attributes.mode);
+                assert_eq!(there, (seed % 4 < 3).then_some(0o644), "seed {seed}");
+                believed += 1;
+            }
+            Ok(MetaReply::Looked { record: Some(_), .. }) => assert!(changed, "seed {seed}"),
+            Err(error) if error.code == Code::NotFound => assert!(changed, "seed {seed}"),
+            other => panic!("seed {seed}: {other:?}"),
+        }
+        refused += u32::from(!changed);
+        bed.tear_down();
+    }
+    assert!(believed > 100 && believed == refused, "{believed} believed, {refused} refused");
 }
 
 /// Lets requests meet: each goes on when the dice say so. Answers come in the order of their ends.

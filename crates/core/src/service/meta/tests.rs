@@ -2,7 +2,7 @@
 
 use super::conformance::store_conformance;
 use super::*;
-use crate::config::RIDERS_PER_CALL_MAX;
+use crate::config::{CALM_ASKED_MIN, CALM_MS, RIDERS_PER_CALL_MAX, WAY_HELD_MS, WAYS_SHUT_MS};
 use crate::types::Incarnation;
 use crate::wire::control::{ServerEntry, TargetEntry};
 use crate::wire::meta::{
@@ -784,8 +784,9 @@ fn a_way_that_somebody_believes_stays() {
     let way = |parent, name: &str| MetaRequest::LookupWay { place: Place::new(parent, name) };
     let who = bed.who.clone();
     let told = |bed: &Bed, parent, name: &str| match bed.by(OTHER, &who, way(parent, name)) {
-        Ok(MetaReply::Way(record)) => (record.attributes.ino, true),
-        Ok(MetaReply::Found(record)) => (record.attributes.ino, false),
+        Ok(MetaReply::Looked { record: Some(record), name, attributes: false }) => {
+            (record.attributes.ino, name)
+        }
         other => panic!("{other:?}"),
     };
     // Of files nothing is to be believed, and nobody waits for it.
@@ -814,14 +815,114 @@ fn a_way_that_somebody_believes_stays() {
     bed.record(chmod(a, 0o775));
     assert!(bed.by(OTHER, &who, rename("a/b", "a/d")).is_ok());
     assert!(matches!(bed.by(OTHER, &who, chmod(a, 0o700)), Err(error) if error.code == Code::Busy));
-    bed.later(crate::config::WAY_HELD_MS);
+    bed.later(WAY_HELD_MS);
     assert!(!told(&bed, a, "d").1, "somebody waits");
     bed.freed(rename("a/d", "a/b"));
     bed.record(chmod(a, 0o750));
     // Who may not walk there must not learn of it by what others believe.
-    bed.later(crate::config::WAYS_SHUT_MS);
+    bed.later(WAYS_SHUT_MS);
     assert!(!told(&bed, a, "b").1);
     assert!(told(&bed, Ino::ROOT, "c").1);
+}
+
+#[test]
+fn while_nobody_else_changes_anything_all_is_believed() {
+    let mut bed = Bed::new();
+    let who = bed.who.clone();
+    let a = bed.mkdir("a");
+    let closed = bed.mkdir("closed");
+    bed.record(chmod(closed, 0o700));
+    bed.mkdir("a/d");
+    let file = bed.file("a/f");
+    bed.file("a/g");
+    bed.file("closed/f");
+    let xattr = |name: &str| MetaRequest::SetXattr {
+        ino: file,
+        name: name.as_bytes().to_vec(),
+        value: b"v".to_vec(),
+        create: false,
+        replace: false,
+    };
+    bed.done(xattr("user.old"));
+    let writer = bed.create("a/open");
+    bed.later(CALM_MS);
+    let way = |parent, name: &str| MetaRequest::LookupWay { place: Place::new(parent, name) };
+    let looked = |bed: &Bed, request| match bed.by(OTHER, &who, request) {
+        Ok(MetaReply::Looked { record, name, attributes }) => (record.is_some(), name, attributes),
+        other => panic!("{other:?}"),
+    };
+    // What is asked for now and then is not worth it that anybody waits.
+    assert_eq!(looked(&bed, way(a, "f")), (true, false, false));
+    assert_eq!(looked(&bed, MetaRequest::LookAt { ino: file }), (true, false, false));
+    let calm = |bed: &Bed| {
+        let often = || looked(bed, MetaRequest::LookAt { ino: a }) == (true, false, true);
+        (0..CALM_ASKED_MIN).filter(|_| often()).count() > 0
+    };
+    assert!(calm(&bed));
+    assert_eq!(looked(&bed, way(a, "f")), (true, true, true));
+    assert_eq!(looked(&bed, way(a, "d")), (true, true, true));
+    assert_eq!(looked(&bed, way(a, "absent")), (false, true, false));
+    // Only the targets know how large it is; and not everybody may walk there.
+    assert_eq!(looked(&bed, way(a, "open")), (true, true, false));
+    assert_eq!(looked(&bed, way(closed, "f")), (true, false, true));
+    let absent = bed.by(OTHER, &who, way(closed, "absent"));
+    assert!(matches!(absent, Err(error) if error.code == Code::NotFound));
+
+    let wish = LayoutWish { stripe_size: Some(1 << 16), stripe_count: None };
+    for request in [
+        create("a/new", OpenMode::WRITE),
+        MetaRequest::Open { ino: file, open: OpenMode::WRITE },
+        MetaRequest::OpenAt { place: at("a/f"), open: OpenMode::WRITE },
+        chmod(file, 0o600),
+        MetaRequest::BeginTruncate { ino: file, size: 5, handle: None },
+        MetaRequest::Link { ino: file, place: at("a/link") },
+        unlink("a/g"),
+        MetaRequest::MakeDirectory { place: at("a/new"), mode: 0o755 },
+        MetaRequest::MakeNode { place: at("a/new"), kind: FileKind::Fifo, mode: 0o644, rdev: 0 },
+        symlink("a/new", "f"),
+        rename("a/f", "a/new"),
+        rmdir("a/d"),
+        xattr("user.new"),
+        MetaRequest::RemoveXattr { ino: file, name: b"user.old".to_vec() },
+        MetaRequest::SetLayout { ino: a, wish },
+    ] {
+        let text = format!("{request:?}");
+        let busy = bed.fails(request.clone());
+        assert_eq!(busy, Code::Busy, "{text}");
+        // Who believes it himself knows what he does; but this one has not got the leave to.
+        assert!(!calm(&bed), "{text}: somebody waits");
+        bed.later(WAY_HELD_MS);
+        assert!(bed.ask(request).is_ok(), "{text}");
+        bed.later(CALM_MS);
+        // Undone where it is in the way of what follows.
+        for path in ["a/new", "a/link"] {
+            match bed.look(path) {
+                Ok(_) if path == "a/new" && text.contains("Rename") => {
+                    bed.freed(rename("a/new", "a/f"));
+                }
+                Ok(found) if found.attributes.kind == FileKind::Directory => {
+                    bed.freed(rmdir(path));
+                }
+                Ok(_) => drop(bed.freed(unlink(path))),
+                Err(_) => {}
+            }
+        }
+        bed.later(CALM_MS);
+        assert!(calm(&bed), "{text}: nobody changes anything any more");
+    }
+    // What changes nothing waits for nobody.
+    let reader = bed.opened(MetaRequest::Open { ino: file, open: OpenMode::READ });
+    bed.close(&reader, None);
+    bed.close(&writer, Some((writer.version, 7, 1)));
+    bed.names("a");
+    assert_eq!(looked(&bed, way(a, "open")), (true, true, true));
+    // His own changes neither; but others then may have to wait for what he was told.
+    assert!(bed.by(OTHER, &who, rename("a/open", "a/mine")).is_ok());
+    assert_eq!(looked(&bed, way(a, "mine")), (true, true, true));
+    // Kernels do not ask again who may walk where they believe a name.
+    assert!(matches!(bed.by(OTHER, &who, chmod(a, 0o700)), Err(error) if error.code == Code::Busy));
+    bed.later(WAY_HELD_MS);
+    assert!(bed.by(OTHER, &who, chmod(a, 0o700)).is_ok());
 }
 
 #[test]
@@ -1193,8 +1294,11 @@ fn a_restarted_service_finds_what_was_left() {
     bed.freed(unlink("garbage"));
     let open = bed.create("open");
     let inodes = bed.service.fill().1;
-    let bed = start();
+    let mut bed = start();
     assert_eq!(bed.service.fill().1, inodes);
+    // What the earlier life told clients to believe is let be.
+    assert_eq!(bed.fails(create("fresh", OpenMode::WRITE)), Code::Busy);
+    bed.later(WAY_HELD_MS);
     assert!(bed.look("open").unwrap().unsettled.unwrap().settles);
     assert_eq!(bed.fails(MetaRequest::Renew { handle: open.handle }), Code::BadHandle);
     let fresh = bed.create("fresh");
