@@ -6,23 +6,91 @@
 //! that what is removed or made meanwhile neither skips nor repeats other entries.
 
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use weir_core::config::ENTRIES_PER_REPLY_MAX;
 use weir_core::error::{Code, Error, Result};
-use weir_core::types::{Credentials, Entry, Ino};
+use weir_core::fs::LookedThrough;
+use weir_core::types::{Attributes, Credentials, Entry, Ino};
 
 /// Entries asked for when a directory is opened: many are opened only for what lies below.
 const FIRST_PAGE: u32 = 64;
 /// Entries asked for after that.
 const NEXT_PAGE: u32 = ENTRIES_PER_REPLY_MAX as u32;
+/// The same where attributes are wanted, which may not be believed for long.
+const NEXT_PAGE_KNOWN: u32 = 256;
 
 /// Cookie of `.`; `..` and the first name follow.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
 const FIRST_NAME: u64 = 3;
 
-/// Asks for entries behind a name, at most so many; says whether the directory ends with them.
-pub(crate) trait List: Fn(&[u8], u32) -> Result<(Vec<Entry>, bool)> {}
-impl<F: Fn(&[u8], u32) -> Result<(Vec<Entry>, bool)>> List for F {}
+/// Entries one behind the other, as they were listed.
+#[derive(Default)]
+pub(crate) struct Page {
+    entries: Vec<(Entry, Option<Attributes>)>,
+    /// Whether the directory ends with them.
+    end: bool,
+    known: Known,
+}
+
+/// What is known of what entries name.
+#[derive(Clone, Copy, Default)]
+enum Known {
+    #[default]
+    NotAsked,
+    /// It may not be believed.
+    Nothing,
+    /// The attributes that came with them may be believed until then, and the names; unless this mount
+    /// itself has changed anything since it had made so many changes.
+    Until { names: Instant, attributes: Instant, changes: u64 },
+}
+
+impl Page {
+    /// Names only.
+    pub(crate) fn of_names(entries: Vec<Entry>, end: bool) -> Page {
+        let entries = entries.into_iter().map(|entry| (entry, None)).collect();
+        Page { entries, end, known: Known::NotAsked }
+    }
+
+    /// What was answered just now to a question that was asked when this mount had made so many changes.
+    pub(crate) fn looked_through(looked: LookedThrough, changes: u64) -> Page {
+        let LookedThrough { entries, end, names_believed, attributes_believed } = looked;
+        let now = Instant::now();
+        let known = match entries.iter().any(|(_, attributes)| attributes.is_some()) {
+            false => Known::Nothing,
+            true => Known::Until {
+                names: now + names_believed,
+                attributes: now + attributes_believed,
+                changes,
+            },
+        };
+        Page { entries, end, known }
+    }
+
+    /// How long names and attributes may still be believed. None: they may not.
+    fn believed(&self, changes: u64) -> Option<(Duration, Duration)> {
+        let Known::Until { names, attributes, changes: then } = self.known else { return None };
+        let now = Instant::now();
+        (changes == then && now < attributes)
+            .then(|| (names.saturating_duration_since(now), attributes - now))
+    }
+}
+
+/// An entry for the kernel.
+pub(crate) struct Listed<'a> {
+    pub(crate) ino: Ino,
+    /// Where the listing goes on behind it.
+    pub(crate) cookie: u64,
+    pub(crate) name: &'a [u8],
+    /// None: this directory or the one above.
+    pub(crate) entry: Option<&'a Entry>,
+    /// Attributes, and how long the name and they may be believed.
+    pub(crate) known: Option<(&'a Attributes, Duration, Duration)>,
+}
+
+/// Asks for entries behind a name, at most so many.
+pub(crate) trait List: Fn(&[u8], u32) -> Result<Page> {}
+impl<F: Fn(&[u8], u32) -> Result<Page>> List for F {}
 
 /// A directory opened by the kernel.
 pub(crate) struct Directory {
@@ -38,11 +106,9 @@ struct Cursor {
     names: Vec<u8>,
     ends: Vec<usize>,
     /// Entries at hand.
-    page: Vec<Entry>,
+    page: Page,
     /// Cookie of the first of them.
     page_cookie: u64,
-    /// Whether the directory ends with them.
-    page_end: bool,
     /// Whether the kernel has none of them yet: then they may serve as a new beginning.
     fresh: bool,
 }
@@ -57,30 +123,37 @@ impl Directory {
     }
 
     /// Gives entries behind a cookie (0: from the start) to `add`, which says when there is no more
-    /// room. `add` gets the entry's inode, its cookie, its kind (none: a directory) and its name.
+    /// room. If `changes` is given (how many this mount has made so far), attributes are wanted that may be
+    /// believed.
     pub(crate) fn read(
         &self,
         cookie: u64,
         parent: Ino,
+        changes: Option<u64>,
         list: impl List,
-        mut add: impl FnMut(Ino, u64, Option<&Entry>, &[u8]) -> bool,
+        mut add: impl FnMut(Listed<'_>) -> bool,
     ) -> Result<()> {
-        if cookie < DOT && add(self.ino, DOT, None, b".") {
-            return Ok(());
-        }
-        if cookie < DOT_DOT && add(parent, DOT_DOT, None, b"..") {
-            return Ok(());
+        let dots = [(self.ino, DOT, &b"."[..]), (parent, DOT_DOT, b"..")];
+        for (ino, at, name) in dots {
+            if cookie < at && add(Listed { ino, cookie: at, name, entry: None, known: None }) {
+                return Ok(());
+            }
         }
         let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut next = cursor.seek(cookie, &list)?;
+        let mut next = cursor.seek(cookie, changes, &list)?;
+        let believed = changes.and_then(|changes| cursor.page.believed(changes));
         while let Some(index) = next {
             let cookie = cursor.page_cookie + index as u64;
-            let entry = &cursor.page[index];
-            if add(entry.ino, cookie, Some(entry), &entry.name) {
+            let (entry, attributes) = &cursor.page.entries[index];
+            let known = believed
+                .zip(attributes.as_ref())
+                .map(|((of_name, of_attributes), known)| (known, of_name, of_attributes));
+            let (ino, name) = (entry.ino, &entry.name[..]);
+            if add(Listed { ino, cookie, name, entry: Some(entry), known }) {
                 return Ok(());
             }
             cursor.fresh = false;
-            next = match index + 1 < cursor.page.len() {
+            next = match index + 1 < cursor.page.entries.len() {
                 true => Some(index + 1),
                 // What is at hand has all gone into this answer, which is enough of one.
                 false => None,
@@ -91,16 +164,29 @@ impl Directory {
 }
 
 impl Cursor {
-    /// The index in the page of the entry behind a cookie; none at the directory's end.
-    fn seek(&mut self, cookie: u64, list: &impl List) -> Result<Option<usize>> {
+    /// The index in the page of the entry behind a cookie; none at the directory's end. Where attributes
+    /// are wanted (see [`Directory::read`]), a page that was asked for without them, or so long ago that
+    /// they may not be believed any more, is asked for anew from there.
+    fn seek(
+        &mut self,
+        cookie: u64,
+        changes: Option<u64>,
+        list: &impl List,
+    ) -> Result<Option<usize>> {
+        let limit = if changes.is_some() { NEXT_PAGE_KNOWN } else { NEXT_PAGE };
+        let serves = changes.is_none_or(|changes| match self.page.known {
+            Known::NotAsked => false,
+            Known::Nothing => true,
+            Known::Until { .. } => self.page.believed(changes).is_some(),
+        });
         if cookie < FIRST_NAME {
-            if !self.fresh {
+            if !self.fresh || !serves {
                 // Rewound: cookies given before mean nothing any more.
                 *self = Cursor::default();
-                self.fetch(b"", NEXT_PAGE, list)?;
+                self.fetch(b"", limit, list)?;
                 self.fresh = true;
             }
-            return Ok((!self.page.is_empty()).then_some(0));
+            return Ok((!self.page.entries.is_empty()).then_some(0));
         }
         let given = (cookie - FIRST_NAME) as usize;
         if given >= self.ends.len() {
@@ -108,24 +194,24 @@ impl Cursor {
         }
         if cookie >= self.page_cookie {
             let index = (cookie - self.page_cookie) as usize + 1;
-            if index < self.page.len() {
+            if index < self.page.entries.len() && serves {
                 return Ok(Some(index));
             }
-            if self.page_end {
+            if index >= self.page.entries.len() && self.page.end {
                 return Ok(None);
             }
         }
         let start = if given == 0 { 0 } else { self.ends[given - 1] };
         let name = self.names[start..self.ends[given]].to_vec();
-        self.fetch(&name, NEXT_PAGE, list)?;
-        Ok((!self.page.is_empty()).then_some(0))
+        self.fetch(&name, limit, list)?;
+        Ok((!self.page.entries.is_empty()).then_some(0))
     }
 
     /// Gets the entries behind a name and gives them cookies.
     fn fetch(&mut self, after: &[u8], limit: u32, list: &impl List) -> Result<()> {
-        (self.page, self.page_end) = list(after, limit)?;
+        self.page = list(after, limit)?;
         self.page_cookie = FIRST_NAME + self.ends.len() as u64;
-        for entry in &self.page {
+        for (entry, _) in &self.page.entries {
             self.names.extend_from_slice(&entry.name);
             self.ends.push(self.names.len());
         }
@@ -157,7 +243,7 @@ mod tests {
                     kind: FileKind::Regular,
                 };
                 let end = behind.len() <= limit as usize;
-                Ok((behind.iter().take(limit as usize).map(entry).collect(), end))
+                Ok(Page::of_names(behind.iter().take(limit as usize).map(entry).collect(), end))
             }
         }
 
@@ -170,14 +256,14 @@ mod tests {
     /// One answer of at most `room` entries.
     fn read(model: &Model, directory: &Directory, cookie: u64, room: usize) -> Vec<(u64, String)> {
         let mut got = Vec::new();
-        let add = |_, cookie, _: Option<&Entry>, name: &[u8]| {
+        let add = |listed: Listed<'_>| {
             if got.len() == room {
                 return true;
             }
-            got.push((cookie, String::from_utf8(name.to_vec()).unwrap()));
+            got.push((listed.cookie, String::from_utf8(listed.name.to_vec()).unwrap()));
             false
         };
-        directory.read(cookie, Ino(1), model.list(), add).unwrap();
+        directory.read(cookie, Ino(1), None, model.list(), add).unwrap();
         got
     }
 
@@ -247,7 +333,7 @@ mod tests {
         assert_eq!(read_all(&model, &directory, 100).len(), 12);
         model.0.borrow_mut().insert(b"new".to_vec());
         assert_eq!(read_all(&model, &directory, 100).len(), 13);
-        let stray = directory.read(1 << 40, Ino(1), model.list(), |_, _, _, _| true);
+        let stray = directory.read(1 << 40, Ino(1), None, model.list(), |_| true);
         assert_eq!(stray.unwrap_err().code, Code::Invalid);
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::ahead::{Fetch, Step};
 use crate::buffer::Buffer;
-use crate::directory::Directory;
+use crate::directory::{Directory, Listed};
 use crate::kernel::{Header, Operation as Asked, Read, SetAttributes, Write, init, write};
 use crate::locks::to_lock;
 use crate::reply::{Entries, Errno, Reply, Space};
@@ -70,6 +70,8 @@ impl Shared {
             | init::BIG_WRITES
             | init::ATOMIC_O_TRUNC
             | init::PARALLEL_DIROPS
+            | init::DO_READDIRPLUS
+            | init::READDIRPLUS_AUTO
             | init::ASYNC_DIO
             | init::MAX_PAGES
             | init::DIRECT_IO_ALLOW_MMAP
@@ -182,8 +184,8 @@ impl Shared {
                 done(self.on_file(Operation::Sync, handle, sync), reply);
             }
             Asked::OpenDirectory => self.open_directory(request, reply),
-            Asked::ReadDirectory { handle, offset, size } => {
-                self.read_directory(handle, offset, size, reply);
+            Asked::ReadDirectory { handle, offset, size, plus } => {
+                self.read_directory(handle, offset, size, plus, reply);
             }
             Asked::ReleaseDirectory { handle } => {
                 self.directories.remove(handle);
@@ -498,7 +500,8 @@ impl Shared {
     fn open_directory(&self, request: &Header, reply: Reply) {
         let (who, ino) = (self.who(request), request.ino);
         let begun = Instant::now();
-        let opened = Directory::open(who.clone(), ino, self.list(&who, ino));
+        // Many are read by who then looks at each entry: the kernel tells with the next request.
+        let opened = Directory::open(who.clone(), ino, self.look_through(&who, ino));
         self.counters.operation(Operation::OpenDirectory, begun.elapsed(), opened.is_err());
         match opened {
             Ok(directory) => reply.opened(self.directories.insert(directory), 0),
@@ -506,18 +509,32 @@ impl Shared {
         }
     }
 
-    fn read_directory(&self, handle: u64, offset: u64, room: u32, reply: Reply) {
+    fn read_directory(&self, handle: u64, offset: u64, room: u32, plus: bool, reply: Reply) {
         let Some(directory) = self.directories.find(handle) else {
             return reply.error(Errno::EBADF);
         };
         let begun = Instant::now();
         let parent = self.names.parent(directory.ino.0).map_or(directory.ino, Ino);
-        let list = self.list(&directory.who, directory.ino);
-        let mut entries = Entries::new(room);
-        let read = directory.read(offset, parent, list, |ino, cookie, entry, name| {
-            let kind = entry.map_or(FileKind::Directory, |entry| entry.kind);
-            entries.add(ino, cookie, kind, name)
-        });
+        let (who, ino) = (&directory.who, directory.ino);
+        let mut entries = Entries::new(room, plus);
+        let add = |listed: Listed<'_>| {
+            let kind = listed.entry.map_or(FileKind::Directory, |entry| entry.kind);
+            let known = listed.known.map(|(attributes, of_name, let_be)| {
+                (attributes, of_name, self.believed(attributes, let_be))
+            });
+            let full = entries.add(listed.ino, listed.cookie, kind, listed.name, known);
+            if let (false, Some((attributes, ..))) = (full, listed.known) {
+                self.names.learn(attributes, ino.0, listed.name);
+            }
+            full
+        };
+        let read = match plus {
+            true => {
+                let changes = Some(self.changes());
+                directory.read(offset, parent, changes, self.look_through(who, ino), add)
+            }
+            false => directory.read(offset, parent, None, self.list(who, ino), add),
+        };
         self.counters.operation(Operation::ReadDirectory, begun.elapsed(), read.is_err());
         match read {
             Ok(()) => reply.data(entries.bytes()),

@@ -26,6 +26,8 @@ pub(crate) mod init {
     pub(crate) const BIG_WRITES: u64 = 1 << 5;
     pub(crate) const FLOCK_LOCKS: u64 = 1 << 10;
     pub(crate) const AUTO_INVAL_DATA: u64 = 1 << 12;
+    pub(crate) const DO_READDIRPLUS: u64 = 1 << 13;
+    pub(crate) const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub(crate) const ASYNC_DIO: u64 = 1 << 15;
     pub(crate) const PARALLEL_DIROPS: u64 = 1 << 18;
     pub(crate) const MAX_PAGES: u64 = 1 << 22;
@@ -201,6 +203,8 @@ pub(crate) enum Operation<'a> {
         handle: u64,
         offset: u64,
         size: u32,
+        /// Whether attributes are to come with the entries.
+        plus: bool,
     },
     ReleaseDirectory {
         handle: u64,
@@ -384,9 +388,10 @@ pub(crate) fn parse<'a>(header: &Header, body: &'a [u8]) -> Option<Operation<'a>
             Init { major, minor, max_readahead, flags: low | high << 32 }
         }
         27 => OpenDirectory,
-        28 => {
+        28 | 44 => {
             let read = read(&mut cut)?;
-            ReadDirectory { handle: read.handle, offset: read.offset, size: read.size }
+            let plus = header.opcode == 44;
+            ReadDirectory { handle: read.handle, offset: read.offset, size: read.size, plus }
         }
         29 => ReleaseDirectory { handle: cut.u64()? },
         30 => SyncDirectory,

@@ -95,6 +95,9 @@ impl fmt::Debug for Reply {
     }
 }
 
+/// Length of the kernel's `fuse_entry_out`.
+const LOOKUP_BYTES: usize = 40 + ATTRIBUTES_BYTES;
+
 impl Reply {
     pub(crate) fn new(device: &Arc<Device>, unique: u64) -> Reply {
         Reply { device: device.clone(), unique, given: false }
@@ -244,19 +247,38 @@ impl Drop for Reply {
 pub(crate) struct Entries {
     bytes: Vec<u8>,
     room: usize,
+    /// Whether each is preceded by what a lookup of it would be answered with.
+    plus: bool,
 }
 
 impl Entries {
-    pub(crate) fn new(room: u32) -> Entries {
-        Entries { bytes: Vec::new(), room: room as usize }
+    pub(crate) fn new(room: u32, plus: bool) -> Entries {
+        Entries { bytes: Vec::new(), room: room as usize, plus }
     }
 
-    /// Adds one; true if there is no more room for it. `cookie` is where the listing goes on.
-    pub(crate) fn add(&mut self, ino: Ino, cookie: u64, kind: FileKind, name: &[u8]) -> bool {
-        let end =
-            self.bytes.len() + (ENTRY_HEAD_BYTES + name.len()).next_multiple_of(ENTRY_ALIGNMENT);
+    /// Adds one; true if there is no more room for it. `cookie` is where the listing goes on; `known` are its
+    /// attributes, how long its name is believed, and how long they are. Without them the kernel looks the
+    /// name up when it needs to.
+    pub(crate) fn add(
+        &mut self,
+        ino: Ino,
+        cookie: u64,
+        kind: FileKind,
+        name: &[u8],
+        known: Option<(&Attributes, Duration, Duration)>,
+    ) -> bool {
+        let head = if self.plus { LOOKUP_BYTES + ENTRY_HEAD_BYTES } else { ENTRY_HEAD_BYTES };
+        let end = self.bytes.len() + (head + name.len()).next_multiple_of(ENTRY_ALIGNMENT);
         if end > self.room {
             return true;
+        }
+        if self.plus {
+            let start = self.bytes.len();
+            if let Some((attributes, name_believed, believed)) = known {
+                let put = Put(std::mem::take(&mut self.bytes));
+                self.bytes = put.entry(attributes, believed, name_believed).0;
+            }
+            self.bytes.resize(start + LOOKUP_BYTES, 0);
         }
         for number in [ino.0, cookie] {
             self.bytes.extend_from_slice(&number.to_ne_bytes());
@@ -277,16 +299,55 @@ impl Entries {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_core::types::WallTime;
 
     #[test]
     fn entries_are_aligned_and_keep_to_their_room() {
-        let mut entries = Entries::new(80);
-        assert!(!entries.add(Ino(5), 3, FileKind::Regular, b"abc"));
+        let mut entries = Entries::new(80, false);
+        assert!(!entries.add(Ino(5), 3, FileKind::Regular, b"abc", None));
         assert_eq!(entries.bytes().len(), 32);
         assert_eq!(entries.bytes()[20], 8);
-        assert!(!entries.add(Ino(6), 4, FileKind::Directory, b"12345678"));
+        assert!(!entries.add(Ino(6), 4, FileKind::Directory, b"12345678", None));
         assert_eq!(entries.bytes().len(), 64);
-        assert!(entries.add(Ino(7), 5, FileKind::Fifo, b"x"));
+        assert!(entries.add(Ino(7), 5, FileKind::Fifo, b"x", None));
         assert_eq!(entries.bytes().len(), 64);
+    }
+
+    #[test]
+    fn entries_come_behind_what_is_known_of_them() {
+        let attributes = Attributes {
+            ino: Ino(9),
+            kind: FileKind::Regular,
+            mode: 0o640,
+            uid: 1,
+            gid: 2,
+            nlink: 1,
+            size: 77,
+            allocated: 77,
+            rdev: 0,
+            atime: WallTime(0),
+            mtime: WallTime(0),
+            ctime: WallTime(0),
+            data_epoch: 0,
+        };
+        let mut entries = Entries::new(400, true);
+        let (of_name, believed) = (Duration::from_millis(40), Duration::from_secs(3));
+        let known = Some((&attributes, of_name, believed));
+        assert!(!entries.add(Ino(9), 3, FileKind::Regular, b"abc", known));
+        assert!(!entries.add(Ino(8), 4, FileKind::Directory, b"d", None));
+        assert!(entries.add(Ino(7), 5, FileKind::Fifo, b"x", None), "160 bytes each");
+        let bytes = entries.bytes();
+        assert_eq!(bytes.len(), 320);
+        let word = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
+        let half = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+        // As fuse_entry_out has it, then fuse_dirent.
+        assert_eq!([0, 16, 24].map(word), [9, 0, 3]);
+        assert_eq!([32, 36].map(half), [40_000_000, 0]);
+        assert_eq!([40, 48].map(word), [9, 77]);
+        assert_eq!([128, 136].map(word), [9, 3]);
+        assert_eq!(&bytes[152..155], b"abc");
+        // Of the second nothing is known.
+        assert!(bytes[160..288].iter().all(|byte| *byte == 0));
+        assert_eq!([288, 296].map(word), [8, 4]);
     }
 }

@@ -4,7 +4,7 @@ use crate::ahead::{Ahead, Places};
 use crate::cache::Cached;
 use crate::credentials::{self, Groups};
 use crate::device::Device;
-use crate::directory::Directory;
+use crate::directory::{Directory, List, Page};
 use crate::handles::Handles;
 use crate::ioctl::Lender;
 use crate::kernel::{Header, fopen};
@@ -18,14 +18,14 @@ use crate::tuning::Tuning;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use weir_client::{Net, Pool};
 use weir_core::error::{Code, Error, Result};
 use weir_core::fs::{File, Fs, Looked};
 use weir_core::layout::Extent;
-use weir_core::types::{Attributes, Credentials, Entry, FileKind, Ino};
+use weir_core::types::{Attributes, Credentials, FileKind, Ino};
 use weir_core::wire::meta::{Changes, LayoutWish, OpenMode};
 
 /// How long the kernel believes attributes, where it caches. Names, and attributes elsewhere, it believes
@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) names: Names,
     pub(crate) pins: Pins,
     pub(crate) cached: Cached,
+    /// See [`Shared::changes`].
+    changes: AtomicU64,
     pub(crate) locks: Locks,
     ahead_places: Places,
     /// Over which the kernel is told what changed.
@@ -81,6 +83,17 @@ fn of_inode(operation: Operation) -> bool {
     matches!(operation, Access | Attributes | Change | Open | ReadLink)
 }
 
+/// Whether it may change names or attributes. An opening may be one for writing.
+fn may_change(operation: Operation) -> bool {
+    use Operation::*;
+    match operation {
+        Lookup | Attributes | ReadLink | Read | OpenDirectory | ReadDirectory | StatFs
+        | GetXattr | ListXattr | Access | Seek | Lock | Unlock | FindLock | Sync | Close => false,
+        Change | MakeNode | MakeDirectory | Unlink | RemoveDirectory | Symlink | Rename | Link
+        | Open | Create | Write | SetXattr | RemoveXattr | Allocate | Copy => true,
+    }
+}
+
 /// The mode without set-user-id and set-group-id, if that changes it. Set-group-id without
 /// execution by the group is no privilege.
 pub(crate) fn without_privileges(mode: u32) -> Option<u32> {
@@ -101,6 +114,7 @@ impl Shared {
             names: Names::default(),
             pins: Pins::default(),
             cached: Cached::default(),
+            changes: AtomicU64::new(0),
             locks: Locks::default(),
             ahead_places: Places::default(),
             device: OnceLock::new(),
@@ -150,6 +164,9 @@ impl Shared {
     ) -> (std::result::Result<T, Errno>, Duration) {
         let begun = Instant::now();
         let result = self.pool.run(work);
+        if may_change(operation) {
+            self.changes.fetch_add(1, Ordering::Release);
+        }
         let time = begun.elapsed();
         self.counters.operation(operation, time, result.is_err());
         let result = result.map_err(|error| {
@@ -178,8 +195,14 @@ impl Shared {
         result
     }
 
+    /// How many requests this mount has carried out that may have changed names or attributes. What was
+    /// asked for when there were fewer, the kernel may know better.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
     /// How long the kernel believes attributes that the pool lets be for so long.
-    fn believed(&self, attributes: &Attributes, let_be: Duration) -> Duration {
+    pub(crate) fn believed(&self, attributes: &Attributes, let_be: Duration) -> Duration {
         match self.caching {
             true => BELIEVED,
             // A write ends that, of which the kernel does not hear.
@@ -400,19 +423,28 @@ impl Shared {
         if !keep_size && end > size { file.extend_to(end).await } else { Ok(()) }
     }
 
-    pub(crate) fn list(
-        &self,
-        who: &Credentials,
-        ino: Ino,
-    ) -> impl Fn(&[u8], u32) -> Result<(Vec<Entry>, bool)> {
-        move |after, limit| {
-            match self.pool.run(self.fs().list(who, ino, after, limit, false)) {
-                Ok(listing) => Ok((listing.entries, listing.end)),
-                // Removed while somebody is in it.
-                Err(error) if error.code == Code::NotFound => Ok((Vec::new(), true)),
-                Err(error) => Err(error),
-            }
+    pub(crate) fn list(&self, who: &Credentials, ino: Ino) -> impl List {
+        move |after: &[u8], limit| {
+            let listing = self.pool.run(self.fs().list(who, ino, after, limit, false));
+            or_empty(listing.map(|listing| Page::of_names(listing.entries, listing.end)))
         }
+    }
+
+    /// As [`Shared::list`], with attributes where they may be believed.
+    pub(crate) fn look_through(&self, who: &Credentials, ino: Ino) -> impl List {
+        move |after: &[u8], limit| {
+            let changes = self.changes();
+            let looked = self.pool.run(self.fs().look_through(who, ino, after, limit));
+            or_empty(looked.map(|looked| Page::looked_through(looked, changes)))
+        }
+    }
+}
+
+/// A directory was removed while somebody is in it.
+fn or_empty(page: Result<Page>) -> Result<Page> {
+    match page {
+        Err(error) if error.code == Code::NotFound => Ok(Page::of_names(Vec::new(), true)),
+        other => other,
     }
 }
 

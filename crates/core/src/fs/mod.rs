@@ -165,6 +165,19 @@ pub struct Looked {
     pub attributes_believed: Duration,
 }
 
+/// Part of a directory, and for how long from then it may be believed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LookedThrough {
+    /// In the order of names, without `.` and `..`. Attributes are there only if they may be believed.
+    pub entries: Vec<(Entry, Option<Attributes>)>,
+    /// Whether the directory ends here.
+    pub end: bool,
+    /// How long it may be believed that these names lead there, whoever asks.
+    pub names_believed: Duration,
+    /// How long those attributes may be believed that are there.
+    pub attributes_believed: Duration,
+}
+
 impl Looked {
     /// Something that is to be asked for again.
     pub fn at(attributes: Attributes) -> Looked {
@@ -249,6 +262,13 @@ impl<R: Rpc> Fs<R> {
         looked.await.map_err(|error: Error| error.on("stat", shown_ino(ino)))
     }
 
+    /// How long what was asked for then may still be believed, if it may.
+    fn left_to_believe(&self, asked_ms: u64) -> Duration {
+        // The clock may have been about to tick.
+        let gone_ms = self.rpc().now().mono_ms.saturating_sub(asked_ms) + 1;
+        Duration::from_millis(WAY_BELIEVED_MS.saturating_sub(gone_ms))
+    }
+
     async fn looked(&self, who: &Credentials, ino: Ino, request: MetaRequest) -> Result<Looked> {
         let asked_ms = self.rpc().now().mono_ms;
         let (record, name, attributes_stay) = match self.meta(who, ino, request).await? {
@@ -259,12 +279,10 @@ impl<R: Rpc> Fs<R> {
             Some(record) => Some(self.resolve(who, record).await?),
             None => None,
         };
-        let left = || {
-            // The clock may have been about to tick.
-            let gone_ms = self.rpc().now().mono_ms.saturating_sub(asked_ms) + 1;
-            Duration::from_millis(WAY_BELIEVED_MS.saturating_sub(gone_ms))
+        let believed = |may: bool| match may {
+            true => self.left_to_believe(asked_ms),
+            false => Duration::ZERO,
         };
-        let believed = |may: bool| if may { left() } else { Duration::ZERO };
         Ok(Looked {
             attributes,
             name_believed: believed(name),
@@ -402,6 +420,37 @@ impl<R: Rpc> Fs<R> {
             }
         };
         list.await.map_err(|error: Error| error.on("list", shown_ino(ino)))
+    }
+
+    /// As [`Fs::list`], with those attributes that may be believed for a moment, if any.
+    pub async fn look_through(
+        &self,
+        who: &Credentials,
+        ino: Ino,
+        after: &[u8],
+        limit: u32,
+    ) -> Result<LookedThrough> {
+        let asked_ms = self.rpc().now().mono_ms;
+        let look = async {
+            let request = MetaRequest::LookThrough { ino, after: after.to_vec(), limit };
+            match self.meta(who, ino, request).await? {
+                MetaReply::LookedThrough { entries, records, names, end } => {
+                    let mut attributes: Vec<_> = records.into_iter().map(survey::settled).collect();
+                    attributes.resize(entries.len(), None);
+                    let believed = self.left_to_believe(asked_ms);
+                    let names_believed = if names { believed } else { Duration::ZERO };
+                    let entries = entries.into_iter().zip(attributes).collect();
+                    Ok(LookedThrough {
+                        entries,
+                        end,
+                        names_believed,
+                        attributes_believed: believed,
+                    })
+                }
+                other => Err(unexpected(&other)),
+            }
+        };
+        look.await.map_err(|error: Error| error.on("list", shown_ino(ino)))
     }
 
     /// A file's layout (none for a directory), and a directory's wish for files made in it.

@@ -336,6 +336,16 @@ pub enum MetaRequest {
         /// Whether attributes come with them.
         attributes: bool,
     },
+    /// As [`MetaRequest::List`], by one who keeps for a moment what it is told that it may. Answer:
+    /// [`MetaReply::LookedThrough`].
+    LookThrough {
+        /// Which.
+        ino: Ino,
+        /// Names behind this one (empty: from the start).
+        after: Vec<u8>,
+        /// At most so many; at most [`crate::config::ENTRIES_PER_REPLY_MAX`].
+        limit: u32,
+    },
     /// Begins a truncation: new version, new data epoch. Answer: [`MetaReply::Truncation`], or
     /// [`MetaReply::Unfinished`] where one to a smaller size must end first.
     BeginTruncate {
@@ -490,6 +500,7 @@ impl MetaRequest {
                 | Attributes { .. }
                 | ReadLink { .. }
                 | List { .. }
+                | LookThrough { .. }
                 | Layout { .. }
                 | Renew { .. }
                 | KeepAlive
@@ -600,6 +611,17 @@ pub enum MetaReply {
         entries: Vec<Entry>,
         /// For each entry, if they were asked for.
         records: Vec<Record>,
+        /// Whether the directory ends here.
+        end: bool,
+    },
+    /// Part of a directory, by one who keeps it for a moment.
+    LookedThrough {
+        /// In the order of names.
+        entries: Vec<Entry>,
+        /// For each entry, if the client may believe those that are settled; else none.
+        records: Vec<Record>,
+        /// Whether it may believe that these names lead there, whoever asks.
+        names: bool,
         /// Whether the directory ends here.
         end: bool,
     },

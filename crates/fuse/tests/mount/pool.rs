@@ -193,6 +193,99 @@ fn what_one_mount_alone_looks_at_it_need_not_ask_for_until_others_change_it() {
     });
 }
 
+/// The numbers that the next entries of a directory are called, in few bytes; none at its end.
+fn some_entries(directory: &File) -> Vec<usize> {
+    let mut buffer = [0u8; 4096];
+    // SAFETY: a buffer of that length.
+    let length = unsafe {
+        let buffer = buffer.as_mut_ptr();
+        libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), buffer, 4096)
+    };
+    let mut rest = &buffer[..usize::try_from(length).expect("directory can be read")];
+    let mut names = Vec::new();
+    while rest.len() > 19 {
+        let (entry, behind) = rest.split_at(usize::from(u16::from_ne_bytes([rest[16], rest[17]])));
+        let name = entry[19..].split(|byte| *byte == 0).next().expect("a name");
+        names.extend(std::str::from_utf8(name).expect("text").parse::<usize>());
+        rest = behind;
+    }
+    // The dots may come by themselves.
+    if names.is_empty() && length > 0 { some_entries(directory) } else { names }
+}
+
+/// Attributes that come with a listing are fetched before the kernel wants them: what has been changed since then,
+/// here or by another mount, is not told as it was.
+#[test]
+fn a_listing_brings_attributes_as_they_are() {
+    if !fuse_works() {
+        return;
+    }
+    const FILES: usize = 3_000;
+    let pool = TestPool::new(1, 64 << 20);
+    let (a, b) = (pool.mount(&caching(false)), pool.mount(&caching(false)));
+    fs::create_dir(a.join("d")).unwrap();
+    for i in 0..FILES {
+        fs::write(a.join(format!("d/{i:05}")), vec![1; i % 7]).unwrap();
+    }
+    let mut model: Vec<Option<u64>> = (0..FILES).map(|i| Some(i as u64 % 7)).collect();
+    let asked = || {
+        let operations = a.session().statistics().operations;
+        operations["lookup"].count + operations.get("getattr").map_or(0, |asked| asked.count)
+    };
+    let before = asked();
+    let listed = fs::read_dir(a.join("d")).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
+    assert!(listed.map(|found| found.len()).eq(model.iter().flatten().copied()));
+    let each = (asked() - before) as f64 / FILES as f64;
+    assert!(each < 0.5, "{each} questions for each entry");
+
+    for (round, changer) in [(0, &a), (1, &a), (2, &b), (3, &a)] {
+        if round == 3 {
+            std::thread::sleep(Duration::from_millis(weir_core::config::CALM_MS));
+        }
+        let mut seen = 0;
+        let change = |model: &mut Vec<Option<u64>>, i: usize| {
+            if i >= FILES || model[i].is_none() {
+                return;
+            }
+            let path = changer.join(format!("d/{i:05}"));
+            let size = (i % 90 + round) as u64;
+            match i % 4 {
+                0 => fs::write(path, vec![2; size as usize]).unwrap(),
+                1 => OpenOptions::new().write(true).open(path).unwrap().set_len(size).unwrap(),
+                2 => {
+                    fs::remove_file(&path).unwrap();
+                    fs::write(path, vec![2; size as usize]).unwrap();
+                }
+                _ => fs::remove_file(path).unwrap(),
+            }
+            model[i] = (i % 4 != 3).then_some(size);
+        };
+        let directory = File::open(a.join("d")).unwrap();
+        // What came with the opening is old by now.
+        (0..8).for_each(|i| change(&mut model, i));
+        loop {
+            let names = some_entries(&directory);
+            if names.is_empty() {
+                break;
+            }
+            for i in names {
+                // It may have been listed before it was removed.
+                let found = fs::symlink_metadata(a.join(format!("d/{i:05}"))).ok();
+                let size = found.map(|found| found.len());
+                assert_eq!(size, model[i], "file {i} in round {round}");
+                seen += 1;
+                // Just ahead, and in the next parts of the listing.
+                if seen % 20 == 0 {
+                    [1, 27, 260].iter().for_each(|ahead| change(&mut model, i + ahead));
+                }
+            }
+        }
+        assert!(seen >= model.iter().flatten().count(), "round {round}");
+    }
+    a.end();
+    b.end();
+}
+
 #[test]
 fn what_was_read_ahead_is_not_given_to_a_program_once_it_has_changed() {
     if !fuse_works() {

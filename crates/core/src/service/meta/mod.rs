@@ -32,7 +32,7 @@ pub use names::LINKS_MAX;
 pub use store::MetaStore;
 
 use crate::auth::{Capability, CapabilityKey, ReapOrder, Rights};
-use crate::config::{BODY_BYTES_MAX, REAP_BATCH_MAX, Timing};
+use crate::config::{BODY_BYTES_MAX, CALM_ASKED_MIN, REAP_BATCH_MAX, Timing};
 use crate::error::{Code, Error, Result};
 use crate::layout::{Layout, Member, STRIPE_SIZE_MAX, STRIPE_SIZE_MIN};
 use crate::types::{Attributes, ClientId, Credentials, FileKind, Ino, Now, TargetId, WallTime};
@@ -242,7 +242,12 @@ impl MetaService {
                 Ok(self.gone(now, fate))
             }
             List { ino, after, limit, attributes } => {
-                self.list(now, who, ino, &after, limit, attributes).await
+                let part = self.list(now, who, ino, &after, limit, attributes).await?;
+                let names::Part { entries, records, end, .. } = part;
+                Ok(MetaReply::Entries { entries, records, end })
+            }
+            LookThrough { ino, after, limit } => {
+                self.look_through(now, (client, who), ino, &after, limit).await
             }
             BeginTruncate { ino, size, handle } => {
                 attempt!(self.begin_truncate(now, client, who, ino, size, handle))
@@ -380,7 +385,7 @@ impl MetaService {
             return Err(Error::because(Code::Invalid, cause));
         }
         // Who may believe something is noted down before he looks: from then on nobody takes it away.
-        let calm = self.ways.believe_all(client, now.mono_ms);
+        let calm = self.ways.believe_all(client, 1, now.mono_ms);
         let look = async || match attempt!(self.look(now, who, place, false)) {
             Ok(record) => Ok(Some(record)),
             Err(error) if error.code == Code::NotFound => Ok(None),
@@ -406,9 +411,24 @@ impl MetaService {
     }
 
     async fn look_at(&self, now: Now, client: ClientId, ino: Ino) -> Result<MetaReply> {
-        let calm = self.ways.believe_all(client, now.mono_ms);
+        let calm = self.ways.believe_all(client, 1, now.mono_ms);
         let inode = peek(&*self.store, ino).await?;
         Ok(looked(Some(self.record(now, ino, &inode).await?), false, calm))
+    }
+
+    async fn look_through(
+        &self,
+        now: Now,
+        (client, who): (ClientId, &Credentials),
+        ino: Ino,
+        after: &[u8],
+        limit: u32,
+    ) -> Result<MetaReply> {
+        // Who lists a directory often looks at all that is in it.
+        let calm = self.ways.believe_all(client, CALM_ASKED_MIN, now.mono_ms);
+        let part = self.list(now, who, ino, after, limit, calm).await?;
+        let names::Part { entries, records, end, open_to_all } = part;
+        Ok(MetaReply::LookedThrough { entries, records, names: calm && open_to_all, end })
     }
 
     async fn found(&self, now: Now, ino: Ino) -> Result<MetaReply> {

@@ -1,7 +1,7 @@
 //! Names: making, linking, removing, moving and listing them.
 
 use super::path::{
-    Last, READ, SET_GID, WRITE, demand, demand_removal, fail, in_group, no_name, show,
+    Last, READ, SET_GID, WRITE, demand, demand_removal, fail, in_group, no_name, open_to_all, show,
 };
 use super::records::{Inode, Target, decode, inode_key, name_of, names_behind};
 use super::txn::{Fault, Step, Txn, peek};
@@ -9,7 +9,7 @@ use super::{Fate, MetaService, REPLY_BYTES, new_inode};
 use crate::config::{ENTRIES_PER_REPLY_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX};
 use crate::error::{Code, Error, Result};
 use crate::types::{ClientId, Credentials, Entry, FileKind, Ino, Now, WallTime};
-use crate::wire::meta::{LayoutWish, MetaReply, Place};
+use crate::wire::meta::{LayoutWish, MetaReply, Place, Record};
 
 /// Most names of one file.
 pub const LINKS_MAX: u32 = 65_000;
@@ -82,6 +82,17 @@ pub(super) fn child(
         inode.mode &= !SET_GID;
     }
     inode
+}
+
+/// Part of a directory.
+pub(super) struct Part {
+    pub(super) entries: Vec<Entry>,
+    /// For each entry, if they were asked for.
+    pub(super) records: Vec<Record>,
+    /// Whether the directory ends here.
+    pub(super) end: bool,
+    /// Whether everybody may walk through it.
+    pub(super) open_to_all: bool,
 }
 
 impl MetaService {
@@ -385,7 +396,7 @@ impl MetaService {
         after: &[u8],
         limit: u32,
         with_attributes: bool,
-    ) -> Result<MetaReply> {
+    ) -> Result<Part> {
         let inode = peek(&*self.store, ino).await?;
         if !inode.is_directory() {
             return Err(Error::because(
@@ -427,7 +438,7 @@ impl MetaService {
             // the client without a name to go on from.
             return Err(Error::because(Code::Busy, "directory is changing"));
         }
-        Ok(MetaReply::Entries { entries, records, end })
+        Ok(Part { entries, records, end, open_to_all: open_to_all(&inode) })
     }
 
     pub(super) async fn read_link(&self, ino: Ino) -> Result<MetaReply> {

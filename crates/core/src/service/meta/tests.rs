@@ -2,7 +2,7 @@
 
 use super::conformance::store_conformance;
 use super::*;
-use crate::config::{CALM_ASKED_MIN, CALM_MS, RIDERS_PER_CALL_MAX, WAY_HELD_MS, WAYS_SHUT_MS};
+use crate::config::{CALM_MS, RIDERS_PER_CALL_MAX, WAY_HELD_MS, WAYS_SHUT_MS};
 use crate::types::Incarnation;
 use crate::wire::control::{ServerEntry, TargetEntry};
 use crate::wire::meta::{
@@ -923,6 +923,44 @@ fn while_nobody_else_changes_anything_all_is_believed() {
     assert!(matches!(bed.by(OTHER, &who, chmod(a, 0o700)), Err(error) if error.code == Code::Busy));
     bed.later(WAY_HELD_MS);
     assert!(bed.by(OTHER, &who, chmod(a, 0o700)).is_ok());
+}
+
+#[test]
+fn who_lists_a_directory_in_calm_is_told_what_is_in_it() {
+    let mut bed = Bed::new();
+    let who = bed.who.clone();
+    let [a, closed] = ["a", "closed"].map(|name| bed.mkdir(name));
+    bed.record(chmod(closed, 0o700));
+    for name in ["a/f", "a/g", "closed/f"] {
+        bed.file(name);
+    }
+    bed.mkdir("a/d");
+    let writer = bed.create("a/open");
+    let look = |bed: &Bed, ino, after: &str, limit| {
+        let request = MetaRequest::LookThrough { ino, after: after.into(), limit };
+        match bed.by(OTHER, &who, request) {
+            Ok(MetaReply::LookedThrough { entries, records, names, end }) => {
+                assert!(records.is_empty() || records.len() == entries.len());
+                let settled = records.iter().filter(|record| record.unsettled.is_none());
+                (entries.len(), settled.count(), names, end)
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    // Somebody else has just changed something.
+    assert_eq!(look(&bed, a, "", 9), (4, 0, false, true));
+    bed.later(CALM_MS);
+    assert_eq!(look(&bed, a, "", 9), (4, 3, true, true));
+    assert_eq!(look(&bed, a, "d", 2), (2, 2, true, false));
+    assert_eq!(look(&bed, closed, "", 9), (1, 1, false, true));
+    assert_eq!(bed.fails(unlink("a/g")), Code::Busy);
+    assert_eq!(look(&bed, a, "", 9), (4, 0, false, true));
+    bed.later(WAY_HELD_MS);
+    bed.freed(unlink("a/g"));
+    bed.close(&writer, None);
+    let nobody = MetaRequest::LookThrough { ino: closed, after: vec![], limit: 9 };
+    let refused = bed.by(OTHER, &user(77), nobody);
+    assert!(matches!(refused, Err(error) if error.code == Code::AccessDenied));
 }
 
 #[test]

@@ -104,12 +104,12 @@ struct State {
 }
 
 impl State {
-    /// Counts a question. Says whether there are many.
-    fn is_asked_often(&mut self, now_ms: u64) -> bool {
+    /// Counts a question that is worth so many. Says whether there are many.
+    fn is_asked_often(&mut self, worth: u32, now_ms: u64) -> bool {
         if now_ms >= self.asked_since_ms + OFTEN_MS {
             (self.asked_since_ms, self.asked) = (now_ms, 0);
         }
-        self.asked += 1;
+        self.asked = self.asked.saturating_add(worth);
         if self.asked >= CALM_ASKED_MIN || now_ms < self.often_until_ms {
             self.often_until_ms = now_ms + OFTEN_MS;
         }
@@ -149,10 +149,10 @@ impl Ways {
         self.state().ways.tell(client, now_ms)
     }
 
-    /// Whether a client may believe whatever he looks at after this.
-    pub(super) fn believe_all(&self, client: ClientId, now_ms: u64) -> bool {
+    /// Whether a client may believe whatever he looks at after this, which spares him so many questions.
+    pub(super) fn believe_all(&self, client: ClientId, worth: u32, now_ms: u64) -> bool {
         let state = &mut *self.state();
-        state.is_asked_often(now_ms)
+        state.is_asked_often(worth, now_ms)
             && now_ms >= state.changed.until_ms(Some(client), CALM_MS)
             && state.calm.tell(client, now_ms)
     }
@@ -268,23 +268,23 @@ mod tests {
 
     /// Asks often enough; gives whether he may believe everything in the end.
     fn asks(ways: &Ways, client: ClientId, now_ms: u64) -> bool {
-        (0..CALM_ASKED_MIN).map(|_| ways.believe_all(client, now_ms)).last().unwrap()
+        (0..CALM_ASKED_MIN).map(|_| ways.believe_all(client, 1, now_ms)).last().unwrap()
     }
 
     #[test]
     fn who_asks_often_believes_what_he_alone_changes() {
         let ways = Ways::default();
-        assert!(!(1..CALM_ASKED_MIN).any(|_| ways.believe_all(ONE, 1_000)), "not asked often");
-        assert!(asks(&ways, ONE, 1_000) && ways.believe_all(ONE, 1_000 + OFTEN_MS - 1));
+        assert!(!(1..CALM_ASKED_MIN).any(|_| ways.believe_all(ONE, 1, 1_000)), "not asked often");
+        assert!(asks(&ways, ONE, 1_000) && ways.believe_all(ONE, 1, 1_000 + OFTEN_MS - 1));
         let now_ms = 1_000 + 3 * OFTEN_MS;
-        assert!(!ways.believe_all(ONE, now_ms), "not asked any more");
+        assert!(!ways.believe_all(ONE, 1, now_ms), "not asked any more");
         assert!(asks(&ways, ONE, now_ms));
         let change = ways.change(ONE, now_ms).unwrap();
-        assert!(!ways.believe_all(ONE, now_ms), "in the middle of a change");
+        assert!(!ways.believe_all(ONE, 1, now_ms), "in the middle of a change");
         drop(change);
-        assert!(ways.believe_all(ONE, now_ms));
+        assert!(ways.believe_all(ONE, 1, now_ms));
         // Nobody else's questions hold him up, though his changes hold them up.
-        assert!(!ways.believe_all(OTHER, now_ms));
+        assert!(!ways.believe_all(OTHER, 1, now_ms));
         assert!(ways.change(ONE, now_ms + 1).is_ok());
     }
 
