@@ -17,6 +17,7 @@ mod files;
 mod journaled;
 mod live;
 mod locks;
+mod looks;
 mod memory;
 mod names;
 mod path;
@@ -32,7 +33,7 @@ pub use names::LINKS_MAX;
 pub use store::MetaStore;
 
 use crate::auth::{Capability, CapabilityKey, ReapOrder, Rights};
-use crate::config::{BODY_BYTES_MAX, CALM_ASKED_MIN, REAP_BATCH_MAX, Timing};
+use crate::config::{BODY_BYTES_MAX, REAP_BATCH_MAX, Timing};
 use crate::error::{Code, Error, Result};
 use crate::layout::{Layout, Member, STRIPE_SIZE_MAX, STRIPE_SIZE_MIN};
 use crate::types::{Attributes, ClientId, Credentials, FileKind, Ino, Now, TargetId, WallTime};
@@ -372,65 +373,6 @@ impl MetaService {
         }
     }
 
-    async fn lookup_way(
-        &self,
-        now: Now,
-        client: ClientId,
-        who: &Credentials,
-        place: &Place,
-    ) -> Result<MetaReply> {
-        let path = &place.path[..];
-        if matches!(path, b"" | b"." | b"..") || path.contains(&b'/') {
-            let cause = format!("'{}' is not a single name", path::show(path));
-            return Err(Error::because(Code::Invalid, cause));
-        }
-        // Who may believe something is noted down before he looks: from then on nobody takes it away.
-        let calm = self.ways.believe_all(client, 1, now.mono_ms);
-        let look = async || match attempt!(self.look(now, who, place, false)) {
-            Ok(record) => Ok(Some(record)),
-            Err(error) if error.code == Code::NotFound => Ok(None),
-            Err(error) => Err(error),
-        };
-        let is_directory = |record: &Option<Record>| {
-            record.as_ref().is_some_and(|record| record.attributes.kind == FileKind::Directory)
-        };
-        let mut record = look().await?;
-        let mut name = (calm || is_directory(&record))
-            && path::open_to_all(&peek(&*self.store, place.base).await?);
-        if name && !calm {
-            name = self.ways.believe(client, now.mono_ms);
-            if name {
-                record = look().await?;
-                name = is_directory(&record);
-            }
-        }
-        if record.is_none() && !name {
-            return Err(path::no_name(place.base, path));
-        }
-        Ok(looked(record, name, calm))
-    }
-
-    async fn look_at(&self, now: Now, client: ClientId, ino: Ino) -> Result<MetaReply> {
-        let calm = self.ways.believe_all(client, 1, now.mono_ms);
-        let inode = peek(&*self.store, ino).await?;
-        Ok(looked(Some(self.record(now, ino, &inode).await?), false, calm))
-    }
-
-    async fn look_through(
-        &self,
-        now: Now,
-        (client, who): (ClientId, &Credentials),
-        ino: Ino,
-        after: &[u8],
-        limit: u32,
-    ) -> Result<MetaReply> {
-        // Who lists a directory often looks at all that is in it.
-        let calm = self.ways.believe_all(client, CALM_ASKED_MIN, now.mono_ms);
-        let part = self.list(now, who, ino, after, limit, calm).await?;
-        let names::Part { entries, records, end, open_to_all } = part;
-        Ok(MetaReply::LookedThrough { entries, records, names: calm && open_to_all, end })
-    }
-
     async fn found(&self, now: Now, ino: Ino) -> Result<MetaReply> {
         let inode = peek(&*self.store, ino).await?;
         Ok(MetaReply::Found(self.record(now, ino, &inode).await?))
@@ -683,11 +625,6 @@ fn changes(request: &MetaRequest) -> bool {
         Close { .. } | KeepAlive => false,
         other => lasting(other),
     }
-}
-
-fn looked(record: Option<Record>, name: bool, calm: bool) -> MetaReply {
-    let attributes = calm && record.as_ref().is_some_and(|record| record.unsettled.is_none());
-    MetaReply::Looked { record, name, attributes }
 }
 
 /// Removes a loaded inode that has neither names nor handles; its objects become garbage.

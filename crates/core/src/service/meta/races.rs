@@ -4,7 +4,7 @@
 use super::model::{Bed, CLIENTS, Dice, path, place};
 use super::tests::user;
 use super::*;
-use crate::config::{CALM_MS, WAY_HELD_MS};
+use crate::config::{CALM_ASKED_MIN, CALM_MS, WAY_HELD_MS};
 use crate::wire::meta::{Changes, OpenMode, Place, Settlement};
 use std::collections::BTreeSet;
 use std::pin::Pin;

@@ -2,13 +2,15 @@
 
 use super::conformance::store_conformance;
 use super::*;
-use crate::config::{CALM_MS, RIDERS_PER_CALL_MAX, WAY_HELD_MS, WAYS_SHUT_MS};
+use crate::config::{CALM_ASKED_MIN, CALM_MS, RIDERS_PER_CALL_MAX, WAY_HELD_MS, WAYS_SHUT_MS};
 use crate::types::Incarnation;
 use crate::wire::control::{ServerEntry, TargetEntry};
 use crate::wire::meta::{
     Changes, Closing, OpenMode, Opened, PendingTruncate, Place, Rider, SetTime, Settlement,
 };
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::task::{Context, Poll, Waker};
 
 /// Runs a future that never waits.
@@ -1232,40 +1234,48 @@ fn a_silent_client_loses_its_handles() {
     assert!(bed.record(MetaRequest::Attributes { ino }).unsettled.unwrap().settles);
 }
 
+/// A store that outlives a service, and knows whether there is something that was not saved.
+struct Shared {
+    store: Arc<MemoryStore>,
+    unsaved: Arc<AtomicBool>,
+}
+
+impl MetaStore for Shared {
+    fn get<'a>(&'a self, key: &'a [u8]) -> store::Answer<'a, Option<store::Versioned>> {
+        self.store.get(key)
+    }
+
+    fn range<'a>(
+        &'a self,
+        start: &'a [u8],
+        end: &'a [u8],
+        limit: usize,
+    ) -> store::Answer<'a, Vec<store::Item>> {
+        self.store.range(start, end, limit)
+    }
+
+    fn commit(&self, batch: Batch) -> store::Answer<'_, Outcome> {
+        self.unsaved.store(true, Ordering::Relaxed);
+        self.store.commit(batch)
+    }
+
+    fn sync(&self) -> store::Answer<'_, ()> {
+        self.unsaved.store(false, Ordering::Relaxed);
+        store::Answer::ready(Ok(()))
+    }
+
+    fn usage(&self) -> store::Usage {
+        self.store.usage()
+    }
+}
+
 /// Opening for writing by a path was not: after a crash the file could count as settled, with the size
 /// that it had before, though bytes behind that had been written and synced.
 #[test]
 fn what_was_changed_is_saved_before_it_is_answered() {
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
-    /// Knows whether there is something that was not saved.
-    struct Kept(MemoryStore, Arc<AtomicBool>);
-    impl MetaStore for Kept {
-        fn get<'a>(&'a self, key: &'a [u8]) -> store::Answer<'a, Option<store::Versioned>> {
-            self.0.get(key)
-        }
-        fn range<'a>(
-            &'a self,
-            start: &'a [u8],
-            end: &'a [u8],
-            limit: usize,
-        ) -> store::Answer<'a, Vec<store::Item>> {
-            self.0.range(start, end, limit)
-        }
-        fn commit(&self, batch: Batch) -> store::Answer<'_, Outcome> {
-            self.1.store(true, Ordering::Relaxed);
-            self.0.commit(batch)
-        }
-        fn sync(&self) -> store::Answer<'_, ()> {
-            self.1.store(false, Ordering::Relaxed);
-            store::Answer::ready(Ok(()))
-        }
-        fn usage(&self) -> store::Usage {
-            self.0.usage()
-        }
-    }
     let unsaved = Arc::new(AtomicBool::new(false));
-    let store = Box::new(Kept(MemoryStore::new(1 << 24), unsaved.clone()));
+    let store = Arc::new(MemoryStore::new(1 << 24));
+    let store = Box::new(Shared { store, unsaved: unsaved.clone() });
     let key = CapabilityKey::from_bytes(KEY);
     let now = Now { mono_ms: 100_000, wall: WallTime(1_000_000) };
     let service = run(MetaService::open(store, key, &map(4, 1), Timing::default(), now)).unwrap();
@@ -1297,31 +1307,11 @@ fn what_was_changed_is_saved_before_it_is_answered() {
 
 #[test]
 fn a_restarted_service_finds_what_was_left() {
-    struct Shared(std::sync::Arc<MemoryStore>);
-    impl MetaStore for Shared {
-        fn get<'a>(&'a self, key: &'a [u8]) -> store::Answer<'a, Option<store::Versioned>> {
-            self.0.get(key)
-        }
-        fn range<'a>(
-            &'a self,
-            start: &'a [u8],
-            end: &'a [u8],
-            limit: usize,
-        ) -> store::Answer<'a, Vec<store::Item>> {
-            self.0.range(start, end, limit)
-        }
-        fn commit(&self, batch: Batch) -> store::Answer<'_, Outcome> {
-            self.0.commit(batch)
-        }
-        fn usage(&self) -> store::Usage {
-            self.0.usage()
-        }
-    }
-    let store = std::sync::Arc::new(MemoryStore::new(1 << 24));
+    let store = Arc::new(MemoryStore::new(1 << 24));
     let start = || {
         let key = CapabilityKey::from_bytes(KEY);
         let now = Now { mono_ms: 100_000, wall: WallTime(1_000_000) };
-        let store = Box::new(Shared(store.clone()));
+        let store = Box::new(Shared { store: store.clone(), unsaved: Arc::default() });
         let service = run(MetaService::open(store, key, &map(1, 1), Timing::default(), now));
         Bed { service: service.unwrap(), now, who: user(1000) }
     };
