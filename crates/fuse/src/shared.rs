@@ -34,7 +34,7 @@ const BELIEVED: Duration = Duration::from_secs(1);
 /// What one copy_file_range copies at most, lest it cannot be interrupted for long: bytes.
 const COPY_BYTES_MAX: u32 = 64 << 20;
 /// Linux's mark of an opening for execve.
-const FMODE_EXEC: i32 = 0x20;
+pub(crate) const FMODE_EXEC: i32 = 0x20;
 
 /// Everything about a mount.
 pub(crate) struct Shared {
@@ -61,6 +61,8 @@ pub(crate) struct Shared {
 /// A file opened by the kernel.
 pub(crate) struct Open {
     pub(crate) file: File<Net>,
+    /// Whether the kernel executes it, for as long as it is open.
+    pub(crate) executed: bool,
     pub(crate) counters: Arc<FileCounters>,
     /// Whether it was made set-user-id or set-group-id since it was last known that a write need
     /// not end that. What other mounts make of it is not seen.
@@ -268,7 +270,9 @@ impl Shared {
         let privileged = AtomicBool::new(without_privileges(attributes.mode).is_some());
         let lock_owners = Mutex::default();
         let ahead = Ahead::new(&self.ahead_places);
-        let handle = self.files.insert(Open { file, counters, privileged, lock_owners, ahead });
+        let executed = flags & FMODE_EXEC != 0;
+        let open = Open { file, executed, counters, privileged, lock_owners, ahead };
+        let handle = self.files.insert(open);
         // The kernel would cache appended bytes where it believes the file's end to be.
         let direct = !self.caching || flags & libc::O_APPEND != 0;
         let treatment = match direct {

@@ -666,6 +666,19 @@ fn programs_run_from_and_map_files() {
         fs::write(mount.join("text"), b"through a copy").unwrap();
         let output = Command::new(mount.join("cat")).arg(mount.join("text")).output().unwrap();
         assert_eq!(output.stdout, b"through a copy");
+        // What is executed is not truncated, not even by who opens it to read: he fails, but the kernel asks
+        // us first.
+        let mut running = Command::new(mount.join("cat")).stdin(Stdio::piped()).spawn().unwrap();
+        let length = fs::metadata(mount.join("cat")).unwrap().len();
+        for access in [libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR] {
+            let mut options = OpenOptions::new();
+            options.read(access != libc::O_WRONLY).write(access != libc::O_RDONLY);
+            let opened = options.custom_flags(libc::O_TRUNC).open(mount.join("cat"));
+            assert_eq!(opened.unwrap_err().raw_os_error(), Some(libc::ETXTBSY));
+            assert_eq!(fs::metadata(mount.join("cat")).unwrap().len(), length);
+        }
+        drop(running.stdin.take());
+        assert!(running.wait().unwrap().success());
         // Mapped in a process of its own: a fault of ours might wait for ourselves.
         let status = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "posix::child_that_maps", "--include-ignored"])
