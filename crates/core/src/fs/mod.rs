@@ -435,7 +435,13 @@ impl<R: Rpc> Fs<R> {
             let request = MetaRequest::LookThrough { ino, after: after.to_vec(), limit };
             match self.meta(who, ino, request).await? {
                 MetaReply::LookedThrough { entries, records, names, end } => {
-                    let mut attributes: Vec<_> = records.into_iter().map(survey::settled).collect();
+                    let resolved =
+                        records.into_iter().map(async |record| match record.is_at_rest() {
+                            // Whoever needs to know then asks by himself, and is told of the failure.
+                            true => self.resolve(who, record).await.ok(),
+                            false => None,
+                        });
+                    let mut attributes = join_all(resolved).await;
                     attributes.resize(entries.len(), None);
                     let believed = self.left_to_believe(asked_ms);
                     let names_believed = if names { believed } else { Duration::ZERO };

@@ -17,16 +17,6 @@ const SURVEYS_MAX: usize = 8;
 /// Truncations by others that are carried out before one's own.
 const OTHERS_MAX: usize = 64;
 
-/// The attributes of what is settled, or is no file.
-pub(super) fn settled(record: Record) -> Option<Attributes> {
-    record.unsettled.is_none().then(|| known(record))
-}
-
-fn known(record: Record) -> Attributes {
-    // What is settled has no holes, and what is no file has none either.
-    Attributes { allocated: record.attributes.size, ..record.attributes }
-}
-
 impl<R: Rpc> Fs<R> {
     /// Truncates; gives the version in force with it, and its data epoch.
     pub(super) async fn truncate_through(
@@ -84,8 +74,12 @@ impl<R: Rpc> Fs<R> {
     pub(super) async fn resolve(&self, who: &Credentials, record: Record) -> Result<Attributes> {
         let mut record = record;
         for tries_left in (0..SURVEYS_MAX).rev() {
-            let Some(unsettled) = record.unsettled.take() else { return Ok(known(record)) };
             let mut attributes = record.attributes;
+            let Some(unsettled) = record.unsettled else {
+                // What is settled has no holes, and what is no file has none either.
+                attributes.allocated = attributes.size;
+                return Ok(attributes);
+            };
             let Unsettled { version, settles, layout, capability, truncation } = *unsettled;
             let capability = Arc::new(capability);
             let ino = attributes.ino;

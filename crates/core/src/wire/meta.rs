@@ -522,6 +522,14 @@ pub struct Record {
     pub unsettled: Option<Box<Unsettled>>,
 }
 
+impl Record {
+    /// Whether nobody has it open for writing: then its attributes stay, once they are found out, until
+    /// somebody asks the service to change something.
+    pub fn is_at_rest(&self) -> bool {
+        self.unsettled.as_ref().is_none_or(|unsettled| unsettled.settles)
+    }
+}
+
 /// What a client needs to find out a file's true size and time of last write.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unsettled {
@@ -590,7 +598,7 @@ pub enum MetaReply {
         record: Option<Record>,
         /// Whether it may believe that the name leads there, or to nothing, whoever asks.
         name: bool,
-        /// Whether it may believe the attributes. They are settled then.
+        /// Whether it may believe the attributes. Nobody has the file open for writing then.
         attributes: bool,
     },
     /// An open file.
@@ -618,7 +626,7 @@ pub enum MetaReply {
     LookedThrough {
         /// In the order of names.
         entries: Vec<Entry>,
-        /// For each entry, if the client may believe those that are settled; else none.
+        /// For each entry, if the client may believe those of what nobody has open for writing; else none.
         records: Vec<Record>,
         /// Whether it may believe that these names lead there, whoever asks.
         names: bool,

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use weir_fuse::MountOptions;
 
 fn caching(caching: bool) -> MountOptions {
@@ -225,8 +225,15 @@ fn a_listing_brings_attributes_as_they_are() {
     let (a, b) = (pool.mount(&caching(false)), pool.mount(&caching(false)));
     fs::create_dir(a.join("d")).unwrap();
     for i in 0..FILES {
-        fs::write(a.join(format!("d/{i:05}")), vec![1; i % 7]).unwrap();
+        let mut file = File::create(a.join(format!("d/{i:05}"))).unwrap();
+        file.write_all(&vec![1; i % 7]).unwrap();
+        if i % 3 == 0 {
+            // As touch and tar do: how large such files are the targets have to be asked once more.
+            file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        }
     }
+    // They are closed a moment later.
+    std::thread::sleep(Duration::from_millis(200));
     let mut model: Vec<Option<u64>> = (0..FILES).map(|i| Some(i as u64 % 7)).collect();
     let asked = || {
         let operations = a.session().statistics().operations;

@@ -69,6 +69,6 @@ impl MetaService {
 }
 
 fn looked(record: Option<Record>, name: bool, calm: bool) -> MetaReply {
-    let attributes = calm && record.as_ref().is_some_and(|record| record.unsettled.is_none());
+    let attributes = calm && record.as_ref().is_some_and(Record::is_at_rest);
     MetaReply::Looked { record, name, attributes }
 }

@@ -847,6 +847,8 @@ fn while_nobody_else_changes_anything_all_is_believed() {
     };
     bed.done(xattr("user.old"));
     let writer = bed.create("a/open");
+    let resting = bed.create("a/resting");
+    bed.close(&resting, None);
     bed.later(CALM_MS);
     let way = |parent, name: &str| MetaRequest::LookupWay { place: Place::new(parent, name) };
     let looked = |bed: &Bed, request| match bed.by(OTHER, &who, request) {
@@ -864,7 +866,10 @@ fn while_nobody_else_changes_anything_all_is_believed() {
     assert_eq!(looked(&bed, way(a, "f")), (true, true, true));
     assert_eq!(looked(&bed, way(a, "d")), (true, true, true));
     assert_eq!(looked(&bed, way(a, "absent")), (false, true, false));
-    // Only the targets know how large it is; and not everybody may walk there.
+    // Only the targets know how large they are: of one that nobody writes they can be asked.
+    assert!(bed.look("a/resting").unwrap().unsettled.is_some());
+    assert_eq!(looked(&bed, way(a, "resting")), (true, true, true));
+    // And not everybody may walk everywhere.
     assert_eq!(looked(&bed, way(a, "open")), (true, true, false));
     assert_eq!(looked(&bed, way(closed, "f")), (true, false, true));
     let absent = bed.by(OTHER, &who, way(closed, "absent"));
