@@ -345,9 +345,9 @@ impl Shared {
 
     fn open_file(&self, request: &Header, flags: i32, reply: Reply) {
         let (who, ino) = (self.who(request), request.ino);
-        let truncates = flags & libc::O_TRUNC != 0;
-        if truncates && self.files.any(|open| open.executed && open.file.ino() == ino) {
-            // Of openings for reading the kernel finds that out only when they have truncated it.
+        // Of openings for writing the kernel knows by itself, of these only when they have truncated it.
+        let reads_and_truncates = flags & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_TRUNC;
+        if reads_and_truncates && self.files.any(|open| open.executed && open.file.ino() == ino) {
             return reply.error(Errno(libc::ETXTBSY));
         }
         let (result, time) = self.timed(Operation::Open, self.open(&who, ino, flags));

@@ -34,7 +34,7 @@ const BELIEVED: Duration = Duration::from_secs(1);
 /// What one copy_file_range copies at most, lest it cannot be interrupted for long: bytes.
 const COPY_BYTES_MAX: u32 = 64 << 20;
 /// Linux's mark of an opening for execve.
-pub(crate) const FMODE_EXEC: i32 = 0x20;
+const FMODE_EXEC: i32 = 0x20;
 
 /// Everything about a mount.
 pub(crate) struct Shared {
