@@ -201,18 +201,17 @@ fn races_end_as_if_one_had_been_first() {
     }
 }
 
+/// Makes a file without opening it.
+fn node(path: &str) -> MetaRequest {
+    MetaRequest::MakeNode { place: place(path), kind: FileKind::Regular, mode: 0o644, rdev: 0 }
+}
+
 /// Story: a lookup read the name, then a rename moved another file over it, and the inode that the
 /// name had led to was gone when the lookup came to read it. (Simulator, seed 106327.) So it went with
 /// symbolic links and directories on the way to a name.
 #[test]
 fn a_name_that_is_replaced_is_found_all_the_while() {
     let who = user(1000);
-    let node = |path| MetaRequest::MakeNode {
-        place: place(path),
-        kind: FileKind::Regular,
-        mode: 0o644,
-        rdev: 0,
-    };
     let directory = |path| MetaRequest::MakeDirectory { place: place(path), mode: 0o755 };
     let link = |path| MetaRequest::Symlink { place: place(path), text: b"there".to_vec() };
     let lookup = |path| MetaRequest::Lookup { place: place(path), follow: true };
@@ -305,12 +304,6 @@ fn a_way_that_may_be_believed_is_not_just_being_taken_away() {
 #[test]
 fn what_may_be_believed_in_calm_is_not_just_being_changed() {
     let who = user(1000);
-    let node = |path| MetaRequest::MakeNode {
-        place: place(path),
-        kind: FileKind::Regular,
-        mode: 0o644,
-        rdev: 0,
-    };
     let chmod = |ino| {
         let changes = Changes { mode: Some(0o600), ..Changes::default() };
         MetaRequest::Change { ino, changes }
