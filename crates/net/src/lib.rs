@@ -8,6 +8,7 @@
 
 mod conduit;
 pub mod descriptors;
+mod frames;
 mod poller;
 mod spin;
 pub mod tcp;

@@ -2,9 +2,9 @@
 
 use crate::conduit::Conduit;
 use crate::descriptors::moved;
-use crate::{Link, Payload, Placement, Received, Sink};
+use crate::frames::{FETCHED_AHEAD, FEW_SLICES, Frame, Frames, Incoming, Place, advance, fetch};
+use crate::{Link, Payload, Received, Sink};
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -30,11 +30,6 @@ const STAGED_BYTES: usize = 512 * 1024;
 /// As much of it is received in one call: with more of it the copies from there were of memory that
 /// had left the processor's own cache. Bytes.
 const RECEIVED_BYTES: usize = 256 * 1024;
-/// Meanwhile those so many slices farther on are fetched: they lie apart, often in memory that was not
-/// touched for long. Without it lists were sent at 0.88 to 0.94 of the rate.
-const FETCHED_AHEAD: usize = 12;
-/// A payload of no more slices than this is no list.
-const FEW_SLICES: usize = 8;
 /// A steady payload of so many bytes is not copied on its way to the socket. For less it does not pay.
 const LENT_BYTES_MIN: usize = 64 * 1024;
 /// Frames gathered into one system call.
@@ -160,111 +155,57 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(listener)
 }
 
-struct Frame<P> {
-    head: Vec<u8>,
-    payload: Option<P>,
-    rows: Vec<Row>,
-    /// Slices in all rows together are more than a few.
-    list: bool,
-    /// Bytes of head and payload together that are still to be sent.
-    left: usize,
-    /// The first slice that has not gone wholly, and how much of it has. A list's payload is many
-    /// slices and takes many calls: none of them begins at the beginning.
-    next: Place,
-    gone: usize,
-    /// Its payload is sent from where it is.
-    lent: bool,
-}
-
-/// A slice of a frame: in which row (the head is 0), and which of it.
-#[derive(Clone, Copy, Default)]
-struct Place {
-    row: usize,
-    slice: usize,
-}
-
-impl<P> Frame<P> {
-    fn row(&self, row: usize) -> Option<Row> {
-        match row {
-            0 => Some(Slice::to_read(&self.head).into()),
-            _ => self.rows.get(row - 1).copied(),
-        }
-    }
-
-    /// Names what is left of it for one system call, small slices of a list by their copies in `staged`.
-    /// Gives how many bytes that is, and whether it is all.
-    fn name(&self, vectors: &mut Vec<libc::iovec>, staged: &mut Vec<u8>) -> (usize, bool) {
-        let Place { row: mut index, mut slice } = self.next;
-        let mut gone = self.gone;
-        let mut named = 0;
-        while let Some(row) = self.row(index) {
-            while let Some(next) = row.get(slice) {
-                let mut part = next.part(gone, next.length - gone);
-                // What has gone in part is by itself.
-                let count = if gone == 0 { row.count - slice } else { 1 };
-                (gone, slice) = (0, slice + 1);
-                if part.length == 0 {
-                    continue;
-                }
-                // The head has its own place in the call: beside it a list of STAGED_BYTES would not go as one.
-                if self.list && index > 0 && part.length < SMALL_BYTES {
-                    let after = if row.count > 1 { index } else { index + FETCHED_AHEAD - 1 };
-                    let row = Row { first: part, count, ..row };
-                    // SAFETY: whoever made the payload keeps its memory valid until it is sent.
-                    let copies = unsafe { stage(staged, row, self.rows.get(after)) };
-                    if copies.length == 0 {
-                        return (named, false);
-                    }
-                    slice += copies.length / part.length - 1;
-                    part = copies;
-                }
-                let (iov_base, iov_len) = (part.pointer.cast(), part.length);
-                let full = vectors.len() == SLICES_MAX;
-                match vectors.last_mut() {
-                    Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == iov_base => {
-                        last.iov_len += iov_len;
-                    }
-                    _ if full => return (named, false),
-                    _ => vectors.push(libc::iovec { iov_base, iov_len }),
-                }
-                named += iov_len;
+/// Names what is left of a frame for one system call, small slices of a list by their copies in `staged`.
+/// Gives how many bytes that is, and whether it is all.
+fn name<P>(
+    frame: &Frame<P>,
+    vectors: &mut Vec<libc::iovec>,
+    staged: &mut Vec<u8>,
+) -> (usize, bool) {
+    let Place { row: mut index, mut slice } = frame.next;
+    let mut gone = frame.gone;
+    let mut named = 0;
+    while let Some(row) = frame.row(index) {
+        while let Some(next) = row.get(slice) {
+            let mut part = next.part(gone, next.length - gone);
+            // What has gone in part is by itframe.
+            let count = if gone == 0 { row.count - slice } else { 1 };
+            (gone, slice) = (0, slice + 1);
+            if part.length == 0 {
+                continue;
             }
-            (index, slice) = (index + 1, 0);
-        }
-        (named, true)
-    }
-
-    /// `count` more bytes have gone.
-    fn advance(&mut self, count: usize) {
-        self.left -= count;
-        self.gone += count;
-        while let Some(row) = self.row(self.next.row) {
-            let here = row.count - self.next.slice;
-            let whole = self.gone.checked_div(row.first.length).map_or(here, |n| n.min(here));
-            self.gone -= whole * row.first.length;
-            self.next.slice += whole;
-            if self.next.slice < row.count {
-                return;
+            // The head has its own place in the call: beside it a list of STAGED_BYTES would not go as one.
+            if frame.list && index > 0 && part.length < SMALL_BYTES {
+                let after = if row.count > 1 { index } else { index + FETCHED_AHEAD - 1 };
+                let row = Row { first: part, count, ..row };
+                // SAFETY: whoever made the payload keeps its memory valid until it is sent.
+                let copies = unsafe { stage(staged, row, frame.rows.get(after)) };
+                if copies.length == 0 {
+                    return (named, false);
+                }
+                slice += copies.length / part.length - 1;
+                part = copies;
             }
-            self.next = Place { row: self.next.row + 1, slice: 0 };
+            let (iov_base, iov_len) = (part.pointer.cast(), part.length);
+            let full = vectors.len() == SLICES_MAX;
+            match vectors.last_mut() {
+                Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == iov_base => {
+                    last.iov_len += iov_len;
+                }
+                _ if full => return (named, false),
+                _ => vectors.push(libc::iovec { iov_base, iov_len }),
+            }
+            named += iov_len;
         }
+        (index, slice) = (index + 1, 0);
     }
-}
-
-enum Incoming {
-    /// A head is expected.
-    Head,
-    /// A payload is being received into this memory.
-    Payload { slices: Vec<Slice>, first: usize, left: usize },
-    /// A payload is being thrown away.
-    Discard { left: usize },
+    (named, true)
 }
 
 /// One end of a TCP connection.
 pub struct TcpLink<P> {
     stream: TcpStream,
-    outgoing: VecDeque<Frame<P>>,
-    unsent: usize,
+    outgoing: Frames<P>,
     incoming: Incoming,
     /// Received and not yet understood: `ahead[start..end]`.
     ahead: Vec<u8>,
@@ -287,8 +228,7 @@ impl<P: Payload> TcpLink<P> {
         configure(&stream)?;
         Ok(TcpLink {
             stream,
-            outgoing: VecDeque::new(),
-            unsent: 0,
+            outgoing: Frames::new(),
             incoming: Incoming::Head,
             ahead: vec![0; AHEAD_BYTES],
             start: 0,
@@ -329,18 +269,7 @@ impl<P: Payload> TcpLink<P> {
                     let placement = sink.head(header, &rest[..body_length])?;
                     self.start += HEADER_BYTES + body_length;
                     let left = header.payload_length as usize;
-                    self.incoming = match placement {
-                        _ if left == 0 => Incoming::Head,
-                        Placement::Discard => Incoming::Discard { left },
-                        Placement::Into(slices) => {
-                            let room: usize = slices.iter().map(|slice| slice.length).sum();
-                            if room != left {
-                                let cause = format!("payload of {left} bytes for {room}");
-                                return Err(Error::because(Code::Protocol, cause));
-                            }
-                            Incoming::Payload { slices, first: 0, left }
-                        }
-                    };
+                    self.incoming = Incoming::behind(left, placement)?;
                 }
                 Incoming::Discard { left } => {
                     let taken = (*left).min(self.end - self.start);
@@ -376,29 +305,11 @@ impl<P: Payload> TcpLink<P> {
         }
     }
 
-    /// The wire has taken so many of the bytes that are queued.
-    fn sent(&mut self, count: usize) {
-        self.unsent -= count;
-        let mut rest = count;
-        while rest > 0 {
-            let frame = &mut self.outgoing[0];
-            let sent = rest.min(frame.left);
-            frame.advance(sent);
-            rest -= sent;
-            if frame.left == 0 {
-                self.outgoing.pop_front();
-            }
-        }
-    }
-
     /// Sends some of the next frame, whose payload is not copied; gives how much.
     fn lend_once(&mut self) -> io::Result<usize> {
         let socket = self.stream.as_raw_fd();
-        let frame = &self.outgoing[0];
-        let Place { row, slice } = frame.next;
-        let slice = frame.row(row).and_then(|row| row.get(slice));
-        let slice = slice.expect("a frame that is queued has something left");
-        let rest = slice.part(frame.gone, slice.length - frame.gone);
+        let frame = &self.outgoing.queue[0];
+        let rest = frame.rest().expect("a frame that is queued has something left");
         let count = if frame.next.row == 0 {
             let flags = libc::MSG_NOSIGNAL | libc::MSG_MORE;
             // SAFETY: the head is there to read.
@@ -417,7 +328,7 @@ impl<P: Payload> TcpLink<P> {
             // Never seen; it would be tried for ever.
             return Err(io::ErrorKind::WriteZero.into());
         }
-        self.sent(count);
+        self.outgoing.sent(count);
         Ok(count)
     }
 
@@ -531,15 +442,6 @@ fn small_ones(slices: &[Slice]) -> usize {
     if count > FEW_SLICES { bytes } else { 0 }
 }
 
-/// Takes `length` bytes off the first slice.
-fn advance(slices: &mut [Slice], first: &mut usize, length: usize) {
-    let slice = &mut slices[*first];
-    *slice = slice.part(length, slice.length - length);
-    while slices.get(*first).is_some_and(|slice| slice.length == 0) {
-        *first += 1;
-    }
-}
-
 thread_local! {
     static STAGED: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
@@ -598,18 +500,6 @@ unsafe fn stage(staged: &mut Vec<u8>, row: Row, after: Option<&Row>) -> Slice {
     Slice { pointer, length }
 }
 
-/// Has the processor fetch a small slice into its caches, and does not wait for it.
-fn fetch(slice: Slice) {
-    #[cfg(target_arch = "x86_64")]
-    for at in (0..slice.length.min(SMALL_BYTES)).step_by(64) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: every such processor has it, and it changes and reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(slice.pointer.wrapping_add(at).cast()) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = slice;
-}
-
 fn set_option(stream: &TcpStream, level: i32, name: i32, value: libc::c_int) -> io::Result<()> {
     // SAFETY: a valid socket and a valid integer.
     let result = unsafe {
@@ -634,29 +524,21 @@ fn broken(error: &io::Error) -> Error {
 
 impl<P: Payload> Link<P> for TcpLink<P> {
     fn send(&mut self, head: Vec<u8>, payload: Option<P>) {
-        let mut rows = Vec::new();
-        let mut steady = false;
-        if let Some(payload) = &payload {
-            payload.rows(&mut rows);
-            steady = payload.is_steady();
-        }
-        let payload_length: usize = rows.iter().map(Row::length).sum();
-        let list = rows.iter().map(|row| row.count).sum::<usize>() > FEW_SLICES;
-        let lent = steady
-            && payload_length >= LENT_BYTES_MIN
-            && !list
+        let steady = payload.as_ref().is_some_and(Payload::is_steady);
+        let head_length = head.len();
+        let mut frame = Frame::new(head, payload);
+        frame.lent = steady
+            && frame.left - head_length >= LENT_BYTES_MIN
+            && !frame.list
             && self.conduit.get_or_insert_with(Conduit::new).is_some();
-        let left = head.len() + payload_length;
-        self.unsent += left;
-        let next = Place::default();
-        self.outgoing.push_back(Frame { head, payload, rows, list, left, next, gone: 0, lent });
+        self.outgoing.push(frame);
     }
 
     fn flush(&mut self) -> io::Result<usize> {
         let mut moved = 0;
         let mut staged = Staged::take();
         let mut frames_max = FRAMES_PER_CALL_MAX;
-        while let Some(first) = self.outgoing.front() {
+        while let Some(first) = self.outgoing.queue.front() {
             if first.lent {
                 match self.lend_once() {
                     Ok(count) => moved += count,
@@ -669,9 +551,9 @@ impl<P: Payload> Link<P> for TcpLink<P> {
             self.scratch.clear();
             staged.0.clear();
             let mut asked = 0;
-            let copied = self.outgoing.iter().take_while(|frame| !frame.lent);
+            let copied = self.outgoing.queue.iter().take_while(|frame| !frame.lent);
             for frame in copied.take(frames_max) {
-                let (named, all) = frame.name(&mut self.scratch, &mut staged.0);
+                let (named, all) = name(frame, &mut self.scratch, &mut staged.0);
                 asked += named;
                 if !all {
                     break;
@@ -700,7 +582,7 @@ impl<P: Payload> Link<P> for TcpLink<P> {
             }
             let count = count as usize;
             moved += count;
-            self.sent(count);
+            self.outgoing.sent(count);
             if count < asked {
                 return Ok(moved);
             }
@@ -709,15 +591,15 @@ impl<P: Payload> Link<P> for TcpLink<P> {
     }
 
     fn unsent(&self) -> usize {
-        self.unsent
+        self.outgoing.unsent
     }
 
     fn sending(&self, matches: &dyn Fn(&P) -> bool) -> bool {
-        self.outgoing.iter().any(|frame| frame.payload.as_ref().is_some_and(matches))
+        self.outgoing.sending(matches)
     }
 
     fn next(&self) -> Option<&P> {
-        self.outgoing.front()?.payload.as_ref()
+        self.outgoing.next()
     }
 
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<(Received, usize)> {
@@ -777,18 +659,10 @@ mod tests {
         let row = Row { first, count: STAGED_BYTES / SLICE_BYTES, stride: 2 * SLICE_BYTES };
         let head = vec![1; HEADER_BYTES];
         let left = head.len() + STAGED_BYTES;
-        let frame = Frame::<NoPayload> {
-            head,
-            payload: None,
-            rows: vec![row],
-            list: true,
-            left,
-            next: Place::default(),
-            gone: 0,
-            lent: false,
-        };
+        let rows = vec![row];
+        let frame = Frame { rows, list: true, left, ..Frame::<NoPayload>::new(head, None) };
         let (mut vectors, mut staged) = (Vec::new(), Vec::new());
-        assert_eq!(frame.name(&mut vectors, &mut staged), (left, true));
+        assert_eq!(name(&frame, &mut vectors, &mut staged), (left, true));
         assert_eq!(vectors.len(), 2);
         assert!(staged.iter().all(|byte| *byte == 7));
     }
