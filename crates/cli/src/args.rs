@@ -5,6 +5,7 @@ use crate::{size, state};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use weir_client::Transport;
 use weir_core::config::Timing;
 use weir_server::DiskOptions;
 
@@ -240,9 +241,9 @@ impl Times {
 
 #[derive(Args, Debug, Clone)]
 pub(crate) struct Wire {
-    /// How to reach servers: auto or tcp
+    /// How to reach servers: tcp, or auto, which is by shared memory those on the same machine, by TCP others
     #[arg(long, value_name = "NAME", default_value = "auto", value_parser = transport)]
-    pub(crate) transport: String,
+    pub(crate) transport: Transport,
 
     /// Connections to each server [default: as many as the pool was made with, or else 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
@@ -431,6 +432,10 @@ pub(crate) struct Server {
     /// The pool's secret: 64 hexadecimal digits that only the user can read; - for a line on stdin
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) secret: PathBuf,
+
+    /// By what it can be reached: tcp, or auto, which is by shared memory from the same machine, too
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = transport)]
+    pub(crate) transport: Transport,
 
     /// Threads [default: one for each core]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
@@ -723,10 +728,12 @@ pub(crate) struct Completions {
     pub(crate) shell: clap_complete::Shell,
 }
 
-fn transport(name: &str) -> Result<String, String> {
+fn transport(name: &str) -> Result<Transport, String> {
     match name {
-        "auto" | "tcp" => Ok(name.to_owned()),
-        "shm" | "ucx" => Err("not in this build; write tcp or auto".into()),
+        "auto" => Ok(Transport::Auto),
+        "tcp" => Ok(Transport::Tcp),
+        "shm" => Err("auto takes shared memory wherever it can; write auto or tcp".into()),
+        "ucx" => Err("not in this build; write tcp or auto".into()),
         _ => Err("there is no such transport; write tcp or auto".into()),
     }
 }

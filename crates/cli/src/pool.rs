@@ -7,7 +7,7 @@ use crate::state::{PoolDirectory, PoolFile, Standing};
 use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
-use weir_client::{ConnectOptions, FormOptions, Formed, Pool, PoolAddress};
+use weir_client::{ConnectOptions, FormOptions, Formed, Pool, PoolAddress, Transport};
 use weir_core::auth::{Role, Secret};
 use weir_core::config::{ENTRIES_PER_REPLY_MAX, Timing};
 use weir_core::error::{Code, Error, Result};
@@ -27,6 +27,8 @@ pub(crate) struct Access {
     servers: Vec<String>,
     secret: String,
     connections: Option<usize>,
+    #[serde(default)]
+    transport: Transport,
     timing: Timing,
 }
 
@@ -36,6 +38,7 @@ impl Access {
             servers: file.servers.clone(),
             secret: secret.to_text(),
             connections: file.connections,
+            transport: Transport::Auto,
             timing: file.timing.clone(),
         }
     }
@@ -69,8 +72,9 @@ impl Access {
             }
         }
         let mut access = Access::new(&file, &directory.secret()?);
-        if let Some(connections) = wire.and_then(|wire| wire.connections) {
-            access.connections = Some(connections.into());
+        if let Some(wire) = wire {
+            access.transport = wire.transport;
+            access.connections = wire.connections.map(usize::from).or(access.connections);
         }
         Ok((directory, access))
     }
@@ -80,8 +84,11 @@ impl Access {
     }
 
     fn options(&self) -> ConnectOptions {
-        let mut options =
-            ConnectOptions { timing: self.timing.clone(), ..ConnectOptions::default() };
+        let mut options = ConnectOptions {
+            transport: self.transport,
+            timing: self.timing.clone(),
+            ..ConnectOptions::default()
+        };
         if let Some(connections) = self.connections {
             options.connections = connections;
         }

@@ -17,6 +17,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use weir_client::Transport;
 use weir_core::auth::Secret;
 use weir_core::config::Timing;
 
@@ -52,6 +53,9 @@ pub(crate) struct Plan {
     /// Of each server, as words for its command line.
     disks: Vec<String>,
     metadata_memory: Option<u64>,
+    /// By what servers can be reached.
+    #[serde(default)]
+    transport: Transport,
     pub(crate) timing: Timing,
     /// Of a pool that lasts.
     keeping: Option<Keeping>,
@@ -96,6 +100,7 @@ impl Plan {
             memory: 0,
             disks: Vec::new(),
             metadata_memory: options.metadata_memory,
+            transport: options.wire.transport,
             timing: options.times.timing()?,
             keeping: None,
         };
@@ -230,6 +235,7 @@ impl Plan {
         // The first server of a pool holds its names; the others need next to nothing.
         command.args(["--metadata-memory", &self.metadata().to_string()]);
         command.args(args::Times::options(&self.timing));
+        command.args(["--transport", self.transport.name()]);
         for disk in &self.disks {
             command.args(["--disk", disk]);
         }
@@ -730,6 +736,7 @@ pub(crate) fn serve(options: &args::Server) -> Outcome<u8> {
     }
     let server_options = weir_server::ServerOptions {
         listen: options.listen.clone(),
+        transport: options.transport,
         memory: vec![options.memory / targets as u64; targets],
         disks: options.disk.clone(),
         disk_engine: weir_server::Engine::Auto,

@@ -22,7 +22,7 @@ fn the_command_line_is_checked() {
         2,
         &["--transport", "not in this build", "tcp or auto"],
     );
-    place.bad(&["run", "--transport", "shm", "true"], 2, &["--transport", "not in this build"]);
+    place.bad(&["run", "--transport", "shm", "true"], 2, &["--transport", "write auto or tcp"]);
     place.bad(&["run", "--transport", "pigeon", "true"], 2, &["no such transport"]);
     place.bad(&["run", "--servers", "0", "true"], 2, &["--servers"]);
     place.bad(&["run", "--name", "a/b", "true"], 2, &["--name"]);

@@ -31,3 +31,4 @@ pub use pool::{
     ConnectOptions, FormOptions, Formed, Pool, PoolAddress, STRIPE_SIZE_DEFAULT, form, form_again,
     rejoin,
 };
+pub use weir_net::Transport;

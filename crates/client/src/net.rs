@@ -20,8 +20,7 @@ use weir_core::session::{Completion, Expired, Identity, Incoming, Reply, Request
 use weir_core::slice::{Row, Slice};
 use weir_core::types::{Now, ServerIndex, WallTime};
 use weir_core::wire::Header;
-use weir_net::tcp::{self, TcpLink};
-use weir_net::{Event, Link, Payload, Placement, Poller, Received, Sink};
+use weir_net::{Event, Link, Payload, Placement, Poller, Received, Sink, Transport, tcp};
 
 /// How often deadlines are looked at while somebody waits.
 const TICK_MS: u64 = 50;
@@ -77,7 +76,7 @@ struct Stream {
 
 struct StreamState {
     session: Session<Arc<Pending>>,
-    link: Option<TcpLink<Outgoing>>,
+    link: Option<Box<dyn Link<Outgoing>>>,
     connecting: bool,
     /// Asked the poller for room to send.
     wants_room: bool,
@@ -93,6 +92,7 @@ impl StreamState {
 
 struct Shared {
     started: Instant,
+    transport: Transport,
     poller: Poller,
     /// Streams of each server.
     servers: Vec<Vec<Stream>>,
@@ -119,6 +119,7 @@ impl Net {
         identity: &Identity,
         addresses: &[String],
         streams: usize,
+        transport: Transport,
         timing: &Timing,
     ) -> Result<Net> {
         let mut servers = Vec::new();
@@ -149,6 +150,7 @@ impl Net {
         Ok(Net {
             shared: Arc::new(Shared {
                 started: Instant::now(),
+                transport,
                 poller,
                 servers,
                 leader: AtomicBool::new(false),
@@ -345,7 +347,7 @@ impl Shared {
             state.wants_room = false;
             let made = link
                 .connected()
-                .and_then(|()| self.poller.change(link.descriptor(), stream.token, true, false));
+                .and_then(|()| self.poller.change(link.source(), stream.token, true, false));
             match made {
                 Ok(()) => {
                     let mut nonce = [0; 32];
@@ -418,8 +420,8 @@ impl Shared {
                 ended.extend(completions);
             }
             Expired::Connect => {
-                let link = tcp::connect::<Outgoing>(stream.address).and_then(|link| {
-                    self.poller.add(link.descriptor(), stream.token, false, true)?;
+                let link = self.transport.connect::<Outgoing>(stream.address).and_then(|link| {
+                    self.poller.add(link.source(), stream.token, false, true)?;
                     Ok(link)
                 });
                 match link {
@@ -459,7 +461,7 @@ impl Shared {
             }
             let wants_room = link.unsent() > 0;
             if wants_room != state.wants_room {
-                self.poller.change(link.descriptor(), stream.token, true, wants_room)?;
+                self.poller.change(link.source(), stream.token, true, wants_room)?;
                 state.wants_room = wants_room;
             }
             Ok(())

@@ -19,6 +19,7 @@ use weir_core::wire::control::{
     TargetEntry,
 };
 use weir_core::wire::protocol;
+use weir_net::Transport;
 
 /// Bytes on one target before the next, where nobody says otherwise.
 pub const STRIPE_SIZE_DEFAULT: u64 = 1 << 20;
@@ -82,6 +83,8 @@ impl PoolAddress {
 pub struct ConnectOptions {
     /// Streams to each server.
     pub connections: usize,
+    /// How servers are reached.
+    pub transport: Transport,
     /// Bytes of a contiguous read or write that go into one request.
     pub transfer_size: usize,
     /// Times of the protocol.
@@ -95,6 +98,7 @@ impl Default for ConnectOptions {
     fn default() -> ConnectOptions {
         ConnectOptions {
             connections: 1,
+            transport: Transport::default(),
             transfer_size: FsOptions::default().transfer_size,
             timing: Timing::default(),
             keeps_lease: true,
@@ -162,7 +166,8 @@ fn strangers(addresses: &[String], secret: &Secret, options: &ConnectOptions) ->
         return Err(Error::because(Code::Invalid, "no servers are named").on("connect to", "pool"));
     }
     // Forming a pool is the owner's business, whoever mounts it later.
-    let net = Net::new(&identity(secret, Role::Owner)?, addresses, 1, &options.timing)?;
+    let owner = identity(secret, Role::Owner)?;
+    let net = Net::new(&owner, addresses, 1, options.transport, &options.timing)?;
     let fs_options =
         FsOptions { timing: options.timing.clone(), transfer_size: options.transfer_size };
     Ok(Fs::new(net, bare_map(addresses), fs_options))
@@ -193,7 +198,13 @@ impl Pool {
         };
         let addresses: Vec<_> = map.servers.iter().map(|server| server.address.clone()).collect();
         let identity = identity(&address.secret, address.role)?;
-        let net = Net::new(&identity, &addresses, options.connections, &options.timing)?;
+        let net = Net::new(
+            &identity,
+            &addresses,
+            options.connections,
+            options.transport,
+            &options.timing,
+        )?;
         let fs_options =
             FsOptions { timing: options.timing.clone(), transfer_size: options.transfer_size };
         let fs = Fs::new(net, map, fs_options);

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::pin::pin;
 use std::time::{Duration, Instant};
-use weir_client::Net;
+use weir_client::{Net, Transport};
 use weir_core::auth::{Role, Secret};
 use weir_core::config::{Timing, WIRE_VERSION};
 use weir_core::error::Code;
@@ -22,7 +22,7 @@ fn net(listener: &TcpListener, timing: &Timing) -> Net {
         server_name: String::new(),
     };
     let address = listener.local_addr().expect("address").to_string();
-    Net::new(&identity, &[address], 1, timing).expect("network")
+    Net::new(&identity, &[address], 1, Transport::Tcp, timing).expect("network")
 }
 
 fn question() -> Call {

@@ -23,6 +23,9 @@ pub const KEPT_REPLY_BYTES_MAX: usize = 16 * 1024;
 pub const SESSIONS_MAX: usize = 64 * 1024;
 /// Connections that one server serves.
 pub const CONNECTIONS_MAX: usize = 16 * 1024;
+/// Of so many connections on, new ones are by TCP also from the same machine: each by shared memory has a MiB each
+/// way, in all 1 GiB.
+pub const SHARING_CONNECTIONS_MAX: usize = 512;
 /// Capabilities that one connection remembers; the one longest unused leaves.
 pub const CAPABILITIES_PER_CONNECTION_MAX: usize = 4096;
 /// Handles and truncations that end by the way in one call of the metadata service.

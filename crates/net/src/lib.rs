@@ -10,13 +10,15 @@ mod conduit;
 pub mod descriptors;
 mod frames;
 mod poller;
+pub mod shm;
 mod spin;
 pub mod tcp;
 
-pub use poller::{Event, Poller};
+pub use poller::{Event, Poller, Source};
 
+use serde::{Deserialize, Serialize};
 use std::io;
-use std::os::fd::RawFd;
+use std::net::SocketAddr;
 use weir_core::error::Result;
 use weir_core::slice::{Row, Slice};
 use weir_core::wire::Header;
@@ -75,6 +77,12 @@ pub enum Received {
 
 /// One end of a connection. Nothing here blocks.
 pub trait Link<P: Payload>: Send {
+    /// Whether the connection has been made; an error if it could not be.
+    fn connected(&self) -> io::Result<()>;
+
+    /// Who is at the other end, in words.
+    fn peer(&self) -> String;
+
     /// Queues a frame: `head` is header and body.
     fn send(&mut self, head: Vec<u8>, payload: Option<P>);
 
@@ -96,5 +104,40 @@ pub trait Link<P: Payload>: Send {
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<(Received, usize)>;
 
     /// What a [`Poller`] waits on.
-    fn descriptor(&self) -> RawFd;
+    fn source(&self) -> Source<'_>;
+}
+
+/// How to reach servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// By shared memory those of this machine that offer it, by TCP all others.
+    #[default]
+    Auto,
+    /// By TCP.
+    Tcp,
+}
+
+impl Transport {
+    /// As it is written on command lines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Transport::Auto => "auto",
+            Transport::Tcp => "tcp",
+        }
+    }
+
+    /// Connects without waiting. The link is usable once a [`Poller`] finds it writable and
+    /// [`Link::connected`] says so.
+    pub fn connect<P>(self, address: SocketAddr) -> io::Result<Box<dyn Link<P>>>
+    where
+        P: Payload + 'static,
+    {
+        if self == Transport::Auto
+            && let Ok(link) = shm::connect(address)
+        {
+            return Ok(Box::new(link));
+        }
+        Ok(Box::new(tcp::connect(address)?))
+    }
 }

@@ -1,10 +1,13 @@
 //! Waits for many links at once: a thin face over epoll, level-triggered but for counters, with a way to
-//! wake it.
+//! wake it, and a look at memory for links that have some.
 
 use crate::descriptors::moved;
+use crate::shm::Channel;
 use crate::spin::Spin;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// Something can be done.
@@ -17,6 +20,37 @@ pub struct Event {
     /// There is room to send.
     pub writable: bool,
 }
+
+/// What is waited on.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    pub(crate) descriptor: RawFd,
+    /// Where there is one, it tells what can be done, and the descriptor only when to look.
+    pub(crate) channel: Option<&'a Arc<Channel>>,
+}
+
+impl From<RawFd> for Source<'_> {
+    fn from(descriptor: RawFd) -> Self {
+        Source { descriptor, channel: None }
+    }
+}
+
+/// A channel that is waited on.
+#[derive(Debug)]
+struct Watched {
+    token: u64,
+    /// Gone with its link.
+    channel: Weak<Channel>,
+    read: bool,
+    write: bool,
+    /// It is looked at. The others ring when there is something.
+    looked_at: bool,
+}
+
+/// Of so many looks at channels that found something the descriptors are looked at in one, too.
+const LOOKS: usize = 8;
+/// How often a look is at channels before others may have the processor: for a microsecond or two.
+const GLANCES: usize = 50;
 
 /// The token of a wake-up.
 const WAKE: u64 = u64::MAX;
@@ -31,6 +65,20 @@ pub struct Poller {
     /// How long who waits looks again before it sleeps, and how that went.
     spin_max: Duration,
     spin: Spin,
+    watched: Mutex<Vec<Watched>>,
+    /// How many they are, or have been since one was added last.
+    channels: AtomicUsize,
+    /// Who waits has gone to sleep, or is about to.
+    sleeps: AtomicBool,
+    looks: AtomicUsize,
+}
+
+impl Watched {
+    fn tell(&self, (readable, writable): (bool, bool), events: &mut Vec<Event>) {
+        if readable || writable {
+            events.push(Event { token: self.token, readable, writable });
+        }
+    }
 }
 
 fn owned(descriptor: libc::c_int) -> io::Result<OwnedFd> {
@@ -58,7 +106,16 @@ impl Poller {
         let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: as above.
         let wake = owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
-        let poller = Poller { epoll, wake, spin_max, spin };
+        let poller = Poller {
+            epoll,
+            wake,
+            spin_max,
+            spin,
+            watched: Mutex::default(),
+            channels: AtomicUsize::new(0),
+            sleeps: AtomicBool::new(false),
+            looks: AtomicUsize::new(0),
+        };
         poller.control(libc::EPOLL_CTL_ADD, poller.wake.as_raw_fd(), WAKE, true, false)?;
         Ok(poller)
     }
@@ -95,9 +152,27 @@ impl Poller {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Waits for a descriptor from now on; it is forgotten when it is closed.
-    pub fn add(&self, descriptor: RawFd, token: u64, read: bool, write: bool) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, descriptor, token, read, write)
+    /// Waits for a source from now on; it is forgotten when it is closed.
+    pub fn add<'a>(
+        &self,
+        source: impl Into<Source<'a>>,
+        token: u64,
+        read: bool,
+        write: bool,
+    ) -> io::Result<()> {
+        let Source { descriptor, channel } = source.into();
+        let Some(channel) = channel else {
+            return self.control(libc::EPOLL_CTL_ADD, descriptor, token, read, write);
+        };
+        self.control(libc::EPOLL_CTL_ADD, descriptor, token, true, false)?;
+        let mut watched = self.watched();
+        watched.retain(|watched| watched.channel.strong_count() > 0);
+        let channel = Arc::downgrade(channel);
+        watched.push(Watched { token, channel, read, write, looked_at: true });
+        self.channels.store(watched.len(), Ordering::Release);
+        drop(watched);
+        self.look_anew();
+        Ok(())
     }
 
     /// Waits for an eventfd from now on that nobody reads: each time that it is counted up is told once.
@@ -107,8 +182,91 @@ impl Poller {
     }
 
     /// Changes what is waited for.
-    pub fn change(&self, descriptor: RawFd, token: u64, read: bool, write: bool) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, descriptor, token, read, write)
+    pub fn change<'a>(
+        &self,
+        source: impl Into<Source<'a>>,
+        token: u64,
+        read: bool,
+        write: bool,
+    ) -> io::Result<()> {
+        let Source { descriptor, channel } = source.into();
+        if channel.is_none() {
+            return self.control(libc::EPOLL_CTL_MOD, descriptor, token, read, write);
+        }
+        for watched in self.watched().iter_mut().filter(|watched| watched.token == token) {
+            (watched.read, watched.write, watched.looked_at) = (read, write, true);
+        }
+        self.look_anew();
+        Ok(())
+    }
+
+    fn watched(&self) -> MutexGuard<'_, Vec<Watched>> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who sleeps went to sleep over other channels than there are now.
+    fn look_anew(&self) {
+        if self.sleeps.load(Ordering::SeqCst) {
+            self.wake();
+        }
+    }
+
+    /// Looks for a moment at channels of which something is expected; gives how many have something. None: of
+    /// none anything is expected.
+    fn look(&self, events: &mut Vec<Event>) -> Option<i32> {
+        if self.channels.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut all = self.watched();
+        for watched in all.iter_mut().filter(|watched| !watched.looked_at) {
+            if let Some(channel) = watched.channel.upgrade()
+                && channel.was_stirred()
+            {
+                watched.looked_at = true;
+                channel.look();
+            }
+        }
+        let looked_at = || all.iter().filter(|watched| watched.looked_at);
+        looked_at().next()?;
+        for _ in 0..GLANCES {
+            for watched in looked_at() {
+                if let Some(channel) = watched.channel.upgrade() {
+                    watched.tell(channel.ready(watched.read, watched.write), events);
+                }
+            }
+            if !events.is_empty() {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        Some(events.len() as i32)
+    }
+
+    /// Has channels ring from now on; gives how many have something already.
+    fn sleep(&self, events: &mut Vec<Event>) -> i32 {
+        self.sleeps.store(true, Ordering::SeqCst);
+        if self.channels.load(Ordering::Acquire) == 0 {
+            return 0;
+        }
+        for watched in self.watched().iter_mut().filter(|watched| watched.looked_at) {
+            let Some(channel) = watched.channel.upgrade() else { continue };
+            watched.looked_at = false;
+            watched.tell(channel.sleep(watched.read, watched.write), events);
+        }
+        events.len() as i32
+    }
+
+    /// A descriptor has something: if it is a channel's, hears what, and gives what can be done.
+    fn hear(&self, token: u64, trouble: bool) -> Option<Event> {
+        let mut watched = self.watched();
+        let watched = watched.iter_mut().find(|watched| watched.token == token)?;
+        let channel = watched.channel.upgrade()?;
+        channel.hear();
+        watched.looked_at = true;
+        channel.look();
+        let (readable, writable) = channel.ready(watched.read, watched.write);
+        let over = trouble || channel.is_closed();
+        Some(Event { token, readable: readable || over, writable: writable || over })
     }
 
     /// Ends a wait that is under way, or the next one.
@@ -126,16 +284,27 @@ impl Poller {
         let timeout_ms = timeout.map_or(-1, |timeout| {
             libc::c_int::try_from(timeout.as_micros().div_ceil(1000)).unwrap_or(libc::c_int::MAX)
         });
-        let mut look = |timeout_ms| {
+        let mut descriptors = |timeout_ms| {
             let (epoll, room) = (self.epoll.as_raw_fd(), EVENTS_MAX as libc::c_int);
             // SAFETY: room for EVENTS_MAX events.
             unsafe { libc::epoll_wait(epoll, raw.as_mut_ptr(), room, timeout_ms) }
         };
-        let spin = timeout.map_or(self.spin_max, |timeout| timeout.min(self.spin_max));
-        let count = match self.spin.look(spin, || look(0)) {
-            0 => look(timeout_ms),
-            count => count,
+        let mut count = 0;
+        let mut look = || {
+            let found = self.look(events);
+            let turn = self.looks.fetch_add(1, Ordering::Relaxed);
+            if found.is_some() && !turn.is_multiple_of(LOOKS) {
+                return found.unwrap_or(0);
+            }
+            count = descriptors(0);
+            found.unwrap_or(0) + count
         };
+        let spin = timeout.map_or(self.spin_max, |timeout| timeout.min(self.spin_max));
+        if look() == 0 && timeout_ms != 0 && self.spin.look(spin, &mut look) == 0 {
+            let found = self.sleep(events);
+            count = descriptors(if found > 0 { 0 } else { timeout_ms });
+            self.sleeps.store(false, Ordering::SeqCst);
+        }
         if count < 0 {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::Interrupted { Ok(()) } else { Err(error) };
@@ -149,6 +318,15 @@ impl Poller {
                 continue;
             }
             let trouble = (libc::EPOLLERR | libc::EPOLLHUP) as u32;
+            if self.channels.load(Ordering::Acquire) > 0
+                && let Some(event) = self.hear(token, bits & trouble != 0)
+            {
+                events.retain(|other| other.token != token);
+                if event.readable || event.writable {
+                    events.push(event);
+                }
+                continue;
+            }
             events.push(Event {
                 token,
                 readable: bits & ((libc::EPOLLIN | libc::EPOLLRDHUP) as u32 | trouble) != 0,

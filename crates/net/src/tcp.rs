@@ -3,7 +3,7 @@
 use crate::conduit::Conduit;
 use crate::descriptors::moved;
 use crate::frames::{FETCHED_AHEAD, FEW_SLICES, Frame, Frames, Incoming, Place, advance, fetch};
-use crate::{Link, Payload, Received, Sink};
+use crate::{Link, Payload, Received, Sink, Source};
 use std::cell::Cell;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -236,19 +236,6 @@ impl<P: Payload> TcpLink<P> {
             scratch: Vec::new(),
             conduit: None,
         })
-    }
-
-    /// Whether the connection has been made; an error if it could not be.
-    pub fn connected(&self) -> io::Result<()> {
-        match self.stream.take_error()? {
-            Some(error) => Err(error),
-            None => Ok(()),
-        }
-    }
-
-    /// Where the other end is.
-    pub fn peer(&self) -> io::Result<SocketAddr> {
-        self.stream.peer_addr()
     }
 
     /// Understands as many frames as are in `ahead`. Gives false if a head is incomplete.
@@ -523,6 +510,17 @@ fn broken(error: &io::Error) -> Error {
 }
 
 impl<P: Payload> Link<P> for TcpLink<P> {
+    fn connected(&self) -> io::Result<()> {
+        match self.stream.take_error()? {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+
+    fn peer(&self) -> String {
+        self.stream.peer_addr().map_or_else(|error| error.to_string(), |peer| peer.to_string())
+    }
+
     fn send(&mut self, head: Vec<u8>, payload: Option<P>) {
         let steady = payload.as_ref().is_some_and(Payload::is_steady);
         let head_length = head.len();
@@ -627,8 +625,8 @@ impl<P: Payload> Link<P> for TcpLink<P> {
         }
     }
 
-    fn descriptor(&self) -> RawFd {
-        self.stream.as_raw_fd()
+    fn source(&self) -> Source<'_> {
+        self.stream.as_raw_fd().into()
     }
 }
 

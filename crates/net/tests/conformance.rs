@@ -9,6 +9,7 @@ use weir_core::config::{BODY_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use weir_core::error::{Code, Error, Result};
 use weir_core::slice::{Row, Slice};
 use weir_core::wire::{self, Header, Kind};
+use weir_net::shm::{self, ShmLink};
 use weir_net::tcp::{self, TcpLink};
 use weir_net::{Link, Payload, Placement, Poller, Received, Sink};
 
@@ -127,7 +128,20 @@ fn pairs() -> Vec<(&'static str, AnyLink, AnyLink)> {
     let left = tcp::dial(listener.local_addr().expect("address")).expect("connect");
     let (right, _) = listener.accept().expect("accept");
     let link = |stream| Box::new(TcpLink::<Owned>::new(stream).expect("link"));
-    vec![("tcp", link(left), link(right))]
+    let mut pairs: Vec<(&'static str, AnyLink, AnyLink)> = vec![("tcp", link(left), link(right))];
+    let (left, right) = shm_pair();
+    pairs.push(("shm", Box::new(left), Box::new(right)));
+    pairs
+}
+
+fn shm_pair() -> (ShmLink<Owned>, ShmLink<Owned>) {
+    // Nobody else has the address as long as its listener lives.
+    let listener = tcp::listen(([127, 0, 0, 1], 0).into()).expect("listen");
+    let address = listener.local_addr().expect("address");
+    let beside = shm::listen(address).expect("listen");
+    let left = shm::connect(address).expect("connect");
+    let (right, _) = beside.accept().expect("accept");
+    (left, ShmLink::accepted(right).expect("link"))
 }
 
 /// A connected pair of links of which the left one sends steady payloads.
@@ -175,15 +189,15 @@ fn carry<P: Payload>(
     count: usize,
 ) {
     let poller = Poller::new(Duration::from_micros(50)).expect("poller");
-    poller.add(left.descriptor(), 0, false, true).expect("add");
-    poller.add(right.descriptor(), 1, true, false).expect("add");
+    poller.add(left.source(), 0, false, true).expect("add");
+    poller.add(right.source(), 1, true, false).expect("add");
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut events = Vec::new();
     while into.frames.len() < count {
         assert!(Instant::now() < deadline, "{} of {count} frames", into.frames.len());
         left.flush().expect("send");
         if left.unsent() == 0 {
-            poller.change(left.descriptor(), 0, false, false).expect("change");
+            poller.change(left.source(), 0, false, false).expect("change");
         }
         poller.wait(&mut events, Some(Duration::from_millis(100))).expect("wait");
         if events.iter().any(|event| event.token == 1) {
@@ -344,6 +358,120 @@ fn a_closed_end_is_noticed_and_half_a_payload_is_not_one() {
     }
 }
 
+/// Sends frames one by one, each when the one before has come back, between two threads that sleep at
+/// once whenever there is nothing: a wake-up that is lost would be the end.
+#[test]
+fn who_sleeps_is_woken() {
+    /// Sends and receives until `count` frames have arrived; the one who `begins` sends first.
+    fn play(mut link: AnyLink, begins: bool, count: usize) {
+        let poller = Poller::new(Duration::ZERO).expect("poller");
+        poller.add(link.source(), 7, true, false).expect("add");
+        let mut collector = Collector { piece: 100_000, ..Collector::default() };
+        let (mut events, mut wants_room) = (Vec::new(), false);
+        // Longer than a ring or a socket's buffer, now and then.
+        let frame = |number: usize| Frame {
+            slot: number as u16,
+            body: vec![],
+            payload: pattern(if number % 50 == 49 { 3_000_000 } else { number % 3000 }, number),
+            discard: false,
+        };
+        let mut sent = 0;
+        let begun = Instant::now();
+        while collector.frames.len() < count || sent < count || link.unsent() > 0 {
+            let due = (collector.frames.len() + usize::from(begins)).min(count);
+            while sent < due {
+                send(&mut *link, &frame(sent), 1 << 20);
+                sent += 1;
+            }
+            link.flush().expect("sent");
+            if wants_room != (link.unsent() > 0) {
+                wants_room = !wants_room;
+                poller.change(link.source(), 7, true, wants_room).expect("change");
+            }
+            if collector.frames.len() == count && sent == count && link.unsent() == 0 {
+                break;
+            }
+            poller.wait(&mut events, Some(Duration::from_secs(20))).expect("wait");
+            assert!(begun.elapsed() < Duration::from_secs(18), "nobody was woken");
+            if events.iter().any(|event| event.readable) {
+                link.receive(&mut collector).expect("receive");
+            }
+        }
+        for (number, arrived) in collector.frames.iter().enumerate() {
+            assert!(*arrived == frame(number), "frame {number}");
+        }
+    }
+    for (_, left, right) in pairs() {
+        std::thread::scope(|scope| {
+            scope.spawn(|| play(left, true, 3000));
+            play(right, false, 3000);
+        });
+    }
+}
+
+/// That a processor is shared, or that both ends look at once, changes nothing of what arrives.
+#[test]
+fn a_channel_of_which_others_are_told_while_it_is_looked_at() {
+    let (mut left, mut right) = shm_pair();
+    let poller = Arc::new(Poller::new(Duration::from_millis(1)).expect("poller"));
+    poller.add(right.source(), 1, true, false).expect("add");
+    let frames: Vec<Frame> = (0..2000)
+        .map(|i| Frame {
+            slot: i as u16,
+            body: vec![],
+            payload: pattern(i * 13 % 70_000, i),
+            discard: false,
+        })
+        .collect();
+    let (waits, sent) = (poller.clone(), frames.clone());
+    let sender = std::thread::spawn(move || {
+        let other = Poller::new(Duration::ZERO).expect("poller");
+        other.add(left.source(), 2, false, true).expect("add");
+        let mut events = Vec::new();
+        for (number, frame) in sent.iter().enumerate() {
+            send(&mut left, frame, 5000);
+            // What is waited for is said anew by another thread than the one who waits.
+            if number % 7 == 0 {
+                waits.wake();
+            }
+            left.flush().expect("sent");
+            while left.unsent() > 0 {
+                other.wait(&mut events, Some(Duration::from_secs(20))).expect("wait");
+                left.flush().expect("sent");
+            }
+        }
+        left
+    });
+    let mut collector = Collector { piece: 9000, ..Collector::default() };
+    let (mut events, begun) = (Vec::new(), Instant::now());
+    while collector.frames.len() < frames.len() {
+        assert!(begun.elapsed() < Duration::from_secs(50), "{} arrived", collector.frames.len());
+        poller.wait(&mut events, Some(Duration::from_secs(20))).expect("wait");
+        if !events.is_empty() {
+            right.receive(&mut collector).expect("receive");
+        }
+    }
+    assert!(collector.frames == frames);
+    let left = sender.join().expect("sender");
+    assert_eq!(left.unsent(), 0);
+}
+
+/// Who listens at all addresses is found by each of this machine's, and by no other.
+#[test]
+fn who_listens_everywhere_is_found_at_home_alone() {
+    let everywhere = tcp::listen(([0, 0, 0, 0], 0).into()).expect("listen");
+    let port = everywhere.local_addr().expect("address").port();
+    let beside = shm::listen(([0, 0, 0, 0], port).into()).expect("listen");
+    let connects = |ip: [u8; 4]| shm::connect::<Owned>((ip, port).into()).is_ok();
+    assert!(connects([127, 0, 0, 1]));
+    assert!(connects([127, 1, 2, 3]));
+    // An address that is nobody's (RFC 5737).
+    assert!(!connects([192, 0, 2, 1]));
+    assert!(shm::connect::<Owned>(([127, 0, 0, 1], port.wrapping_add(1)).into()).is_err());
+    drop(beside);
+    assert!(!connects([127, 0, 0, 1]));
+}
+
 /// Refuses every frame.
 struct Refuser;
 
@@ -384,6 +512,25 @@ proptest! {
             carry(&mut *left, &mut *right, &mut collector, frames.len());
             prop_assert!(collector.frames == expected(&frames));
         }
+    }
+
+    /// The same where memory is shared: what lies in it may be anything.
+    #[test]
+    fn noise_in_shared_memory_is_an_error(
+        noise in proptest::collection::vec(any::<u8>(), 0..200), good: bool,
+    ) {
+        let (mut left, mut right) = shm_pair();
+        if good {
+            left.send(Header::plain(Kind::Ping, 0).encode().to_vec(), None);
+        }
+        left.send(noise, None);
+        left.flush().unwrap();
+        drop(left);
+        let mut collector = Collector { piece: 4096, ..Collector::default() };
+        while let Ok((received, _)) = right.receive(&mut collector) {
+            if received == Received::Closed { break; }
+        }
+        prop_assert!(collector.frames.len() >= usize::from(good));
     }
 
     /// Noise on the port ends in an error or in nothing, never in a panic or in much memory.

@@ -7,6 +7,7 @@ use libc::c_int;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering};
 use weir_core::slice::Slice;
+use weir_net::shm::Known;
 
 /// Whether the kernel can be asked (from Linux 5.14 on): 0 is not known yet.
 static CAN_ASK: AtomicU8 = AtomicU8::new(0);
@@ -26,20 +27,12 @@ thread_local! {
 /// a program that errs names memory that is not there, or runs over the end of what is. With `again`,
 /// what was there the last time is believed to be: only where bytes are copied here and now.
 pub(crate) fn is_there(slices: &[Slice], way: Way, again: bool) -> bool {
-    let advice = match way {
-        Way::Read => libc::MADV_POPULATE_WRITE,
-        Way::Write => libc::MADV_POPULATE_READ,
-    };
-    // SAFETY: does nothing but answer.
-    let page = unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize;
     slices.iter().filter(|slice| slice.length > 0).all(|slice| {
-        let start = slice.pointer as usize;
-        let (first, last) =
-            (start & !(page - 1), start.saturating_add(slice.length - 1) & !(page - 1));
-        let pages = (first, last, advice);
+        let pages @ (first, last, advice) = pages(*slice, way);
         if again && LAST.get() == pages {
             return true;
         }
+        let page = page();
         let there = match (last - first) / page {
             // One question is cheaper than two.
             pages @ 0..=NEAR => populated(first, (pages + 1) * page, advice),
@@ -52,11 +45,38 @@ pub(crate) fn is_there(slices: &[Slice], way: Way, again: bool) -> bool {
     })
 }
 
+/// Whether one slice may be used in this way, all of it, where links ask about that: as long as what this
+/// gives lives, they need not. None: it may not.
+pub(crate) fn is_all_there(slices: &[Slice], way: Way) -> Option<Option<Known>> {
+    if let [slice] = slices
+        && slice.length > 0
+        && weir_net::shm::is_asked_about()
+    {
+        let (first, last, advice) = pages(*slice, way);
+        let end = last.checked_add(page())?;
+        return populated(first, end - first, advice).then(|| Some(Known::new(first, end, advice)));
+    }
+    is_there(slices, way, false).then_some(None)
+}
+
+fn page() -> usize {
+    // SAFETY: does nothing but answer.
+    unsafe { libc::getauxval(libc::AT_PAGESZ) as usize }
+}
+
+/// The first and the last page of a slice, and what is to be asked of them.
+fn pages(slice: Slice, way: Way) -> (usize, usize, c_int) {
+    let advice = match way {
+        Way::Read => libc::MADV_POPULATE_WRITE,
+        Way::Write => libc::MADV_POPULATE_READ,
+    };
+    let (start, mask) = (slice.pointer as usize, !(page() - 1));
+    (start & mask, start.saturating_add(slice.length - 1) & mask, advice)
+}
+
 /// Whether there is something to read at an address.
 pub(crate) fn is_readable<T>(pointer: *const T) -> bool {
-    // SAFETY: does nothing but answer.
-    let page = unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize;
-    populated(pointer as usize & !(page - 1), page, libc::MADV_POPULATE_READ)
+    populated(pointer as usize & !(page() - 1), page(), libc::MADV_POPULATE_READ)
 }
 
 /// Whether pages from an address on could be used: they are mapped, with leave to do so.
@@ -68,11 +88,9 @@ fn populated(address: usize, length: usize, advice: c_int) -> bool {
 fn can_ask() -> bool {
     match CAN_ASK.load(Ordering::Relaxed) {
         0 => {
-            // SAFETY: does nothing but answer.
-            let page = unsafe { libc::getauxval(libc::AT_PAGESZ) } as usize;
             let known = 0u8;
-            let address = (&raw const known) as usize & !(page - 1);
-            let asked: c_int = kernel!(SYS_madvise, address, page, libc::MADV_POPULATE_READ);
+            let address = (&raw const known) as usize & !(page() - 1);
+            let asked: c_int = kernel!(SYS_madvise, address, page(), libc::MADV_POPULATE_READ);
             CAN_ASK.store(if asked == 0 { YES } else { NO }, Ordering::Relaxed);
             asked == 0
         }

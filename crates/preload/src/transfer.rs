@@ -170,13 +170,18 @@ unsafe fn attempt<K: FnOnce() -> ssize_t>(
         let left = length == 0 || !allowed || description.mapped();
         // A request that is sent from memory that is gone would be sent again and again.
         let again = description.buffer.as_ref().is_some_and(|buffer| buffer.takes(length));
-        if left || !reach::is_there(slices, way, again) {
+        let there = match again {
+            _ if left => None,
+            true => reach::is_there(slices, way, true).then_some(None),
+            false => reach::is_all_there(slices, way),
+        };
+        let Some(_known) = there else {
             // The kernel must find what other descriptors of the file have buffered.
             if let Some(buffer) = &description.buffer {
                 buffer.yield_to_others();
             }
             return None;
-        }
+        };
         let Some(offset) = offset else {
             // One call says where we are and moves on; what is not done of it is taken back. The
             // kernel refuses what lies behind the last offset.

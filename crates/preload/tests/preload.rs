@@ -74,6 +74,7 @@ impl Ground {
             .map(|_| {
                 Server::start(ServerOptions {
                     listen: "127.0.0.1:0".to_owned(),
+                    transport: weir_client::Transport::default(),
                     memory: vec![64 << 20],
                     disks: Vec::new(),
                     disk_engine: weir_server::Engine::Auto,

@@ -3,8 +3,9 @@
 use crate::disk::{Cork, Driven, take_lane};
 use std::collections::HashMap;
 use std::future::Future;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpListener;
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixListener;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -12,15 +13,16 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tracing::{debug, warn};
-use weir_core::config::CONNECTIONS_MAX;
+use weir_core::config::{CONNECTIONS_MAX, SHARING_CONNECTIONS_MAX};
 use weir_core::error::{Code, Error, Result};
 use weir_core::service::storage::ReadTicket;
 use weir_core::service::{Action, Outgoing, Peer, Receiving, Service};
 use weir_core::slice::Row;
 use weir_core::types::{Now, WallTime};
 use weir_core::wire::{self, Header, Kind};
+use weir_net::shm::{self, ShmLink};
 use weir_net::tcp::TcpLink;
-use weir_net::{Event, Link, Payload, Placement, Poller, Received, Sink};
+use weir_net::{Event, Link, Payload, Placement, Poller, Received, Sink, Transport};
 
 /// How often time-outs are looked at.
 const TICK_MS: u64 = 500;
@@ -28,10 +30,11 @@ const TICK_MS: u64 = 500;
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
 /// Answers that wait for a slow reader, beyond which no more of its requests are taken: bytes.
 const UNSENT_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// The listener's token; connections count from 0.
+/// The listeners' tokens; connections count from 0.
 const LISTENER: u64 = u64::MAX - 1;
-/// The first disk's token; there are no more disks than tokens up to the listener's.
-const DISKS: u64 = u64::MAX - 1 - DISKS_MAX as u64;
+const LISTENER_SHM: u64 = u64::MAX - 2;
+/// The first disk's token; there are no more disks than tokens up to the listeners'.
+const DISKS: u64 = LISTENER_SHM - DISKS_MAX as u64;
 /// Most disks of a server.
 pub(crate) const DISKS_MAX: usize = 1024;
 
@@ -77,11 +80,67 @@ pub(crate) struct Shared {
     pub(crate) disks: Vec<Option<Arc<dyn Driven>>>,
 }
 
+/// A connection that was accepted.
+type Arrival = Box<dyn Link<Pinned>>;
+
+/// Where a server listens: for everybody, and for those of this machine.
+pub(crate) struct Listeners {
+    pub(crate) tcp: TcpListener,
+    /// None: not offered, or there are too many connections just now. Who finds nobody there comes by TCP.
+    shm: Option<UnixListener>,
+    transport: Transport,
+}
+
+impl Listeners {
+    pub(crate) fn new(tcp: TcpListener, transport: Transport) -> Listeners {
+        let mut listeners = Listeners { tcp, shm: None, transport };
+        listeners.offer();
+        listeners
+    }
+
+    /// Listens for those of this machine, if they are to have shared memory.
+    fn offer(&mut self) {
+        if self.transport == Transport::Auto {
+            let listening = self.tcp.local_addr().and_then(shm::listen);
+            self.shm = listening.inspect_err(|error| debug!(%error, "nothing is shared")).ok();
+        }
+    }
+
+    /// Takes one connection that waits.
+    fn accept(&self, token: u64) -> std::io::Result<Arrival> {
+        match &self.shm {
+            Some(shm) if token == LISTENER_SHM => Ok(Box::new(ShmLink::accepted(shm.accept()?.0)?)),
+            None if token == LISTENER_SHM => Err(std::io::ErrorKind::WouldBlock.into()),
+            _ => Ok(Box::new(TcpLink::new(self.tcp.accept()?.0)?)),
+        }
+    }
+
+    /// Waits for those of this machine, too, if there is a place for them.
+    fn wait_for_local(&self, poller: &Poller) {
+        if let Some(shm) = &self.shm
+            && let Err(error) = poller.add(shm.as_raw_fd(), LISTENER_SHM, true, false)
+        {
+            warn!(%error, "epoll");
+        }
+    }
+
+    /// Offers shared memory or does not, as `connections` are few or many.
+    fn share(&mut self, connections: usize, poller: &Poller) {
+        if self.shm.is_some() && connections >= SHARING_CONNECTIONS_MAX {
+            debug!(connections, "no more by shared memory");
+            self.shm = None;
+        } else if self.shm.is_none() && connections < SHARING_CONNECTIONS_MAX / 4 * 3 {
+            self.offer();
+            self.wait_for_local(poller);
+        }
+    }
+}
+
 /// Through which other threads reach one event loop.
 pub(crate) struct Door {
     pub(crate) poller: Arc<Poller>,
     /// Connections accepted for it, and their numbers.
-    arrivals: Mutex<Vec<(u64, TcpStream)>>,
+    arrivals: Mutex<Vec<(u64, Arrival)>>,
     /// How many connections it has, those among the arrivals too, and the greatest of their numbers.
     held: AtomicUsize,
     newest: AtomicU64,
@@ -176,7 +235,7 @@ impl Woken {
 
 struct Connection {
     number: u64,
-    link: TcpLink<Pinned>,
+    link: Box<dyn Link<Pinned>>,
     peer: Peer,
     name: String,
     accepted: Instant,
@@ -195,7 +254,7 @@ pub(crate) struct Loop {
     pub(crate) shared: Arc<Shared>,
     pub(crate) index: usize,
     /// The first loop has it.
-    pub(crate) listener: Option<TcpListener>,
+    pub(crate) listeners: Option<Listeners>,
     connections: HashMap<u64, Connection>,
     /// Requests that wait, by number, and the connection to answer on.
     tasks: HashMap<u64, (u64, Task)>,
@@ -208,11 +267,11 @@ pub(crate) struct Loop {
 }
 
 impl Loop {
-    pub(crate) fn new(shared: Arc<Shared>, index: usize, listener: Option<TcpListener>) -> Loop {
+    pub(crate) fn new(shared: Arc<Shared>, index: usize, listeners: Option<Listeners>) -> Loop {
         Loop {
             shared,
             index,
-            listener,
+            listeners,
             connections: HashMap::new(),
             tasks: HashMap::new(),
             next_task: CHORE + 1,
@@ -229,8 +288,9 @@ impl Loop {
     /// Serves until the server is stopped.
     pub(crate) fn run(mut self) -> std::io::Result<()> {
         let poller = self.door().poller.clone();
-        if let Some(listener) = &self.listener {
-            poller.add(listener.as_raw_fd(), LISTENER, true, false)?;
+        if let Some(listeners) = &self.listeners {
+            poller.add(listeners.tcp.as_raw_fd(), LISTENER, true, false)?;
+            listeners.wait_for_local(&poller);
         }
         let shared = self.shared.clone();
         take_lane(self.index);
@@ -256,7 +316,7 @@ impl Loop {
                 // What it asks disks for goes to the kernel together.
                 let _cork = Cork::new(&shared.disks);
                 match event.token {
-                    LISTENER => self.accept(),
+                    token @ (LISTENER | LISTENER_SHM) => self.accept(token),
                     token if token >= DISKS => {
                         self.reap((token - DISKS) as usize, now);
                     }
@@ -295,6 +355,7 @@ impl Loop {
             let service = self.shared.service.clone();
             self.chore.get_or_insert_with(|| Box::pin(async move { service.expire(now).await }));
             self.run_chore();
+            self.share();
             if self.shared.service.shutdown_asked() {
                 self.shared.stop.store(true, Ordering::Release);
                 self.shared.doors.iter().for_each(|door| door.poller.wake());
@@ -313,20 +374,29 @@ impl Loop {
         }
     }
 
-    /// Takes all connections that wait at the listener, and deals them out to the loops.
-    fn accept(&mut self) {
-        let Some(listener) = &self.listener else {
+    /// Offers shared memory as long as connections are not too many.
+    fn share(&mut self) {
+        if let Some(listeners) = &mut self.listeners {
+            let held = self.shared.doors.iter().map(|door| door.held.load(Ordering::Relaxed));
+            listeners.share(held.sum(), &self.shared.doors[self.index].poller);
+        }
+    }
+
+    /// Takes all connections that wait at a listener, and deals them out to the loops.
+    fn accept(&mut self, token: u64) {
+        self.share();
+        let Some(listeners) = &self.listeners else {
             return;
         };
         loop {
-            match listener.accept() {
-                Ok((stream, from)) => {
-                    debug!(%from, "connection");
+            match listeners.accept(token) {
+                Ok(link) => {
+                    debug!(from = link.peer(), "connection");
                     let door = roomiest(&self.shared.doors);
                     self.accepted += 1;
                     door.gains(self.accepted);
                     let mut arrivals = door.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
-                    arrivals.push((self.accepted, stream));
+                    arrivals.push((self.accepted, link));
                     drop(arrivals);
                     door.poller.wake();
                 }
@@ -346,10 +416,10 @@ impl Loop {
         let arrivals = std::mem::take(
             &mut *self.door().arrivals.lock().unwrap_or_else(PoisonError::into_inner),
         );
-        for (number, stream) in arrivals {
+        for (number, link) in arrivals {
             if self.connections.len() >= CONNECTIONS_MAX / self.shared.doors.len() {
                 warn!("{CONNECTIONS_MAX} connections: another is turned away");
-            } else if let Err(error) = self.adopt_one(number, stream) {
+            } else if let Err(error) = self.adopt_one(number, link) {
                 warn!(%error, "connection not taken");
             } else {
                 continue;
@@ -363,14 +433,13 @@ impl Loop {
         self.door().loses(number, self.connections.values().map(|connection| connection.number));
     }
 
-    fn adopt_one(&mut self, number: u64, stream: TcpStream) -> std::io::Result<()> {
-        let link = TcpLink::new(stream)?;
+    fn adopt_one(&mut self, number: u64, link: Arrival) -> std::io::Result<()> {
         let mut nonce = [0; 32];
         getrandom::fill(&mut nonce).map_err(std::io::Error::other)?;
         let token = self.next_token;
-        self.door().poller.add(link.descriptor(), token, true, false)?;
+        self.door().poller.add(link.source(), token, true, false)?;
         self.next_token += 1;
-        let name = link.peer().map_or_else(|error| error.to_string(), |peer| peer.to_string());
+        let name = link.peer();
         let connection = Connection {
             number,
             link,
@@ -458,9 +527,9 @@ impl Loop {
         let interest = (unsent < UNSENT_BYTES_MAX && !connection.closing, unsent > 0);
         if interest != connection.interest {
             connection.interest = interest;
-            let descriptor = connection.link.descriptor();
+            let source = connection.link.source();
             let poller = &self.shared.doors[self.index].poller;
-            if let Err(error) = poller.change(descriptor, token, interest.0, interest.1) {
+            if let Err(error) = poller.change(source, token, interest.0, interest.1) {
                 warn!(%error, "epoll");
                 self.close(token, now, "trouble");
             }

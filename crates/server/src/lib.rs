@@ -26,13 +26,15 @@ use weir_core::service::meta::{MemoryStore, MetaStore};
 use weir_core::service::storage::disk::Disk;
 use weir_core::service::{Service, ServiceOptions, TargetParts, Usage};
 use weir_core::types::Incarnation;
-use weir_net::tcp;
+use weir_net::{Transport, tcp};
 
 /// How to run a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// `host:port` to listen on; port 0: any that is free.
     pub listen: String,
+    /// By what it can be reached.
+    pub transport: Transport,
     /// Memory of each target: bytes.
     pub memory: Vec<u64>,
     /// Disk of each target: as many as there are targets, or none.
@@ -200,9 +202,9 @@ impl Server {
         let shared =
             Arc::new(Shared { service, clock, stop: AtomicBool::new(false), doors, disks });
         let mut threads = Vec::new();
-        let mut listener = Some(listener);
+        let mut listeners = Some(driver::Listeners::new(listener, options.transport));
         for index in 0..count {
-            let event_loop = Loop::new(shared.clone(), index, listener.take());
+            let event_loop = Loop::new(shared.clone(), index, listeners.take());
             let thread = std::thread::Builder::new()
                 .name(format!("weir-loop-{index}"))
                 .spawn(move || event_loop.run())

@@ -91,7 +91,7 @@ fn echo_links(door: &Door) -> io::Result<()> {
             let mut heads = Heads::default();
             match link.receive(&mut heads) {
                 Ok((Received::Closed, _)) | Err(_) => {
-                    door.poller.change(link.descriptor(), event.token, false, false)?;
+                    door.poller.change(link.source(), event.token, false, false)?;
                     continue;
                 }
                 Ok(_) => {}
@@ -106,7 +106,7 @@ fn echo_links(door: &Door) -> io::Result<()> {
             std::mem::take(&mut *door.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
         for stream in arrivals {
             let link = TcpLink::new(stream)?;
-            door.poller.add(link.descriptor(), links.len() as u64, true, false)?;
+            door.poller.add(link.source(), links.len() as u64, true, false)?;
             links.push(link);
         }
     }
@@ -147,7 +147,7 @@ impl LinkClient {
         let set_up = || {
             let link = TcpLink::new(stream)?;
             let poller = Poller::of_client(spin_max())?;
-            poller.add(link.descriptor(), 0, true, false)?;
+            poller.add(link.source(), 0, true, false)?;
             Ok(LinkClient { link, poller, events: Vec::new() })
         };
         set_up().map_err(broken)

@@ -58,6 +58,7 @@ pub(super) fn play(role: Role) -> Result<()> {
         Role::Server => {
             let server = Server::start(ServerOptions {
                 listen: "127.0.0.1:0".to_owned(),
+                transport: weir_client::Transport::default(),
                 memory: vec![TARGET_BYTES],
                 disks: Vec::new(),
                 disk_engine: weir_server::Engine::Auto,

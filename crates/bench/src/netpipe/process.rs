@@ -101,6 +101,7 @@ pub(super) fn play(role: Role) -> Result<()> {
             std::io::stdin().lock().read_line(&mut line).map_err(trouble)?;
             let server = Server::start(ServerOptions {
                 listen: "127.0.0.1:0".to_owned(),
+                transport: weir_client::Transport::default(),
                 memory: vec![memory],
                 disks: Vec::new(),
                 disk_engine: weir_server::Engine::Auto,

@@ -48,6 +48,7 @@ impl TestPool {
         let start = |_| {
             Server::start(ServerOptions {
                 listen: "127.0.0.1:0".to_owned(),
+                transport: weir_client::Transport::default(),
                 memory: vec![memory],
                 disks: Vec::new(),
                 disk_engine: weir_server::Engine::Auto,
