@@ -39,7 +39,7 @@ fn it_measures_pool_mount_and_directory() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{said}");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(text.contains("of ping-pong") && text.contains("no difference"), "{text}");
+    assert!(text.contains("of TCP links") && text.contains("no difference"), "{text}");
     let result: serde_json::Value =
         serde_json::from_slice(&std::fs::read(&json).expect("written")).expect("json");
     let points = result["points"].as_array().expect("points");
@@ -47,7 +47,7 @@ fn it_measures_pool_mount_and_directory() {
     for point in points {
         let figures = point["figures"].as_array().expect("figures");
         let rates = figures.iter().filter(|figure| figure["rate"]["median"].as_f64() > Some(0.0));
-        assert_eq!(rates.count(), 2 + 3 * targets.len(), "{point}");
+        assert_eq!(rates.count(), 3 + 3 * targets.len(), "{point}");
     }
     let listings = result["listings"].as_array().expect("listings");
     assert_eq!(listings.len(), 2 * targets.len());

@@ -242,7 +242,7 @@ impl Times {
 #[derive(Args, Debug, Clone)]
 pub(crate) struct Wire {
     /// How to reach servers: tcp, or auto, which is by shared memory those on the same machine, by TCP others
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = transport)]
+    #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) transport: Transport,
 
     /// Connections to each server [default: as many as the pool was made with, or else 1]
@@ -434,7 +434,7 @@ pub(crate) struct Server {
     pub(crate) secret: PathBuf,
 
     /// By what it can be reached: tcp, or auto, which is by shared memory from the same machine, too
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = transport)]
+    #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(crate) transport: Transport,
 
     /// Threads [default: one for each core]
@@ -726,16 +726,6 @@ pub(crate) struct Pages {
 #[derive(Args, Debug)]
 pub(crate) struct Completions {
     pub(crate) shell: clap_complete::Shell,
-}
-
-fn transport(name: &str) -> Result<Transport, String> {
-    match name {
-        "auto" => Ok(Transport::Auto),
-        "tcp" => Ok(Transport::Tcp),
-        "shm" => Err("auto takes shared memory wherever it can; write auto or tcp".into()),
-        "ucx" => Err("not in this build; write tcp or auto".into()),
-        _ => Err("there is no such transport; write tcp or auto".into()),
-    }
 }
 
 /// `DIR` or `DIR:SIZE`. A directory's own name may end like that: then write its size too.

@@ -19,6 +19,7 @@ pub use poller::{Event, Poller, Source};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::SocketAddr;
+use std::str::FromStr;
 use weir_core::error::Result;
 use weir_core::slice::{Row, Slice};
 use weir_core::wire::Header;
@@ -105,6 +106,20 @@ pub trait Link<P: Payload>: Send {
 
     /// What a [`Poller`] waits on.
     fn source(&self) -> Source<'_>;
+}
+
+impl FromStr for Transport {
+    type Err = String;
+
+    fn from_str(name: &str) -> std::result::Result<Transport, String> {
+        match name {
+            "auto" => Ok(Transport::Auto),
+            "tcp" => Ok(Transport::Tcp),
+            "shm" => Err("auto takes shared memory wherever it can; write auto or tcp".to_owned()),
+            "ucx" => Err("not in this build; write tcp or auto".to_owned()),
+            _ => Err("there is no such transport; write tcp or auto".to_owned()),
+        }
+    }
 }
 
 /// How to reach servers.

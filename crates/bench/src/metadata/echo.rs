@@ -1,20 +1,24 @@
-//! The bare ping-pong: 64 bytes there, 64 bytes back, and nothing done about them. Once over the
-//! transport's own links, with event loops as the pool's servers have them; and once over blocking
-//! sockets with a thread for each connection, the least that a request and its answer can cost.
+//! The bare ping-pong: 64 bytes there, 64 bytes back, and nothing done about them. Over the transports'
+//! own links, with event loops as the pool's servers have them: TCP, and shared memory; and over blocking
+//! sockets with a thread for each connection, the least that a request and its answer can cost by TCP.
 
 use crate::process::listen;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use weir_core::config::Timing;
 use weir_core::error::{Code, Error, Result};
 use weir_core::wire::{self, HEADER_BYTES, Header, Kind};
+use weir_net::shm::{self, ShmLink};
 use weir_net::tcp::{self, TcpLink};
-use weir_net::{Event, Link, NoPayload, Placement, Poller, Received, Sink};
+use weir_net::{Event, Link, NoPayload, Placement, Poller, Received, Sink, Transport};
 
 /// Header and body: bytes.
 const MESSAGE_BYTES: usize = 64;
+
+type AnyLink = Box<dyn Link<NoPayload>>;
 
 fn message() -> Vec<u8> {
     wire::frame(Header::plain(Kind::Meta, 0), &[0x55; MESSAGE_BYTES - HEADER_BYTES])
@@ -24,15 +28,18 @@ fn broken(error: io::Error) -> Error {
     Error::because(Code::ServerLost, error.to_string()).on("use", "ping-pong")
 }
 
-/// Whoever answers: a pair of listeners.
+/// Whoever answers: a pair of listeners, the first with one beside it for shared memory.
 pub(super) struct Echo {
     links: TcpListener,
+    beside: UnixListener,
     sockets: TcpListener,
 }
 
 impl Echo {
     pub(super) fn listen() -> io::Result<Echo> {
-        Ok(Echo { links: listen()?, sockets: listen()? })
+        let links = listen()?;
+        let address = links.local_addr()?;
+        Ok(Echo { links, beside: shm::listen(address)?, sockets: listen()? })
     }
 
     /// Where: for links, and for blocking sockets.
@@ -42,7 +49,7 @@ impl Echo {
 
     /// Serves for ever, on threads of its own.
     pub(super) fn serve(self) -> io::Result<()> {
-        let Echo { links, sockets } = self;
+        let Echo { links, beside, sockets } = self;
         std::thread::spawn(move || {
             for stream in sockets.incoming().flatten() {
                 std::thread::spawn(move || echo_blocking(stream));
@@ -56,13 +63,25 @@ impl Echo {
             doors.push(door.clone());
             std::thread::spawn(move || echo_links(&door));
         }
+        beside.set_nonblocking(false)?;
+        let same = doors.clone();
         std::thread::spawn(move || {
-            for (stream, door) in links.incoming().flatten().zip(doors.iter().cycle()) {
-                door.arrivals.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
-                door.poller.wake();
-            }
+            let streams = beside.incoming().flatten();
+            deal(streams.flat_map(ShmLink::accepted).map(|link| Box::new(link) as _), &same);
+        });
+        std::thread::spawn(move || {
+            let streams = links.incoming().flatten();
+            deal(streams.flat_map(TcpLink::new).map(|link| Box::new(link) as _), &doors);
         });
         Ok(())
+    }
+}
+
+/// Hands connections to the event loops in turn.
+fn deal(links: impl Iterator<Item = AnyLink>, doors: &[Arc<Door>]) {
+    for (link, door) in links.zip(doors.iter().cycle()) {
+        door.arrivals.lock().unwrap_or_else(PoisonError::into_inner).push(link);
+        door.poller.wake();
     }
 }
 
@@ -77,12 +96,12 @@ fn echo_blocking(mut stream: TcpStream) -> io::Result<()> {
 
 struct Door {
     poller: Poller,
-    arrivals: Mutex<Vec<TcpStream>>,
+    arrivals: Mutex<Vec<AnyLink>>,
 }
 
 /// One event loop. Connections that end stay in its list: they are few.
 fn echo_links(door: &Door) -> io::Result<()> {
-    let mut links: Vec<TcpLink<NoPayload>> = Vec::new();
+    let mut links: Vec<AnyLink> = Vec::new();
     let mut events: Vec<Event> = Vec::new();
     loop {
         door.poller.wait(&mut events, None)?;
@@ -104,8 +123,7 @@ fn echo_links(door: &Door) -> io::Result<()> {
         }
         let arrivals =
             std::mem::take(&mut *door.arrivals.lock().unwrap_or_else(PoisonError::into_inner));
-        for stream in arrivals {
-            let link = TcpLink::new(stream)?;
+        for link in arrivals {
             door.poller.add(link.source(), links.len() as u64, true, false)?;
             links.push(link);
         }
@@ -136,19 +154,26 @@ fn spin_max() -> Duration {
 
 /// One who asks, over a link.
 pub(super) struct LinkClient {
-    link: TcpLink<NoPayload>,
+    link: AnyLink,
     poller: Poller,
     events: Vec<Event>,
 }
 
 impl LinkClient {
-    pub(super) fn connect(address: &str) -> Result<LinkClient> {
-        let stream = tcp::dial(tcp::resolve(address)?).map_err(broken)?;
+    pub(super) fn connect(address: &str, transport: Transport) -> Result<LinkClient> {
+        let address = tcp::resolve(address)?;
         let set_up = || {
-            let link = TcpLink::new(stream)?;
+            let link: AnyLink = transport.connect(address)?;
             let poller = Poller::of_client(spin_max())?;
-            poller.add(link.source(), 0, true, false)?;
-            Ok(LinkClient { link, poller, events: Vec::new() })
+            // Until it is connected.
+            poller.add(link.source(), 0, false, true)?;
+            let mut events = Vec::new();
+            while events.is_empty() {
+                poller.wait(&mut events, None)?;
+            }
+            link.connected()?;
+            poller.change(link.source(), 0, true, false)?;
+            Ok(LinkClient { link, poller, events })
         };
         set_up().map_err(broken)
     }
@@ -195,13 +220,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_kinds_answer_many_clients() {
+    fn all_kinds_answer_many_clients() {
         let echo = Echo::listen().expect("listens");
         let (links, sockets) = echo.addresses().expect("bound");
         echo.serve().expect("serves");
         assert_eq!(message().len(), MESSAGE_BYTES);
         let mut over_links: Vec<_> =
-            (0..3).map(|_| LinkClient::connect(&links).expect("connects")).collect();
+            [Transport::Tcp, Transport::Auto, Transport::Tcp, Transport::Auto]
+                .map(|transport| LinkClient::connect(&links, transport).expect("connects"))
+                .into();
         let mut over_sockets = SocketClient::connect(&sockets).expect("connects");
         for _ in 0..100 {
             for client in &mut over_links {

@@ -23,6 +23,7 @@ use weir_core::auth::{Role as PoolRole, Secret};
 use weir_core::error::{Code, Error, Result};
 use weir_core::types::Ino;
 use weir_core::wire::meta::Place;
+use weir_net::Transport;
 use worker::{Answer, Briefing, Order, PoolNote, Span, Task, Where};
 
 /// What to measure, and how.
@@ -66,6 +67,15 @@ pub struct Arguments {
     /// Servers of the pool, if one is started
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     servers: u16,
+    /// How the servers are reached: tcp, or auto, which is by shared memory those on this machine
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "auto",
+        env = "WEIR_TRANSPORT",
+        hide_env_values = true
+    )]
+    transport: Transport,
     /// Print JSON instead of tables, to a file or to standard output (-)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -82,7 +92,7 @@ pub struct Arguments {
 /// there.
 pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(role) = arguments.role {
-        return process::play(role);
+        return process::play(role, arguments.transport);
     }
     arguments.check()?;
     let mut stage = Stage::set(arguments)?;
@@ -223,6 +233,10 @@ impl Stage {
             count(0, 0, "ping-pong", "links", links);
             let sockets = self.together(&shares, |_, count| Task::Sockets(count))?;
             count(0, 1, "ping-pong", "sockets", sockets);
+            if arguments.transport == Transport::Auto {
+                let shared = self.together(&shares, |_, count| Task::Shared(count))?;
+                count(0, 2, "ping-pong", "shared memory", shared);
+            }
             for index in 0..self.subjects.len() {
                 let Subject { name, place } = &self.subjects[index];
                 let (name, place) = (name.clone(), place.clone());

@@ -9,6 +9,7 @@ use weir_core::auth::{Role as PoolRole, Secret};
 use weir_core::config::Timing;
 use weir_core::error::{Code, Error, Result};
 use weir_fuse::MountOptions;
+use weir_net::Transport;
 use weir_server::{Server, ServerOptions};
 
 /// Of a pool that is made here: files are empty, names are many. Bytes.
@@ -44,7 +45,7 @@ fn trouble(error: std::io::Error) -> Error {
 }
 
 /// Plays a role until the tether is cut.
-pub(super) fn play(role: Role) -> Result<()> {
+pub(super) fn play(role: Role, transport: Transport) -> Result<()> {
     match role {
         Role::Worker => return worker::work(),
         Role::Echo => {
@@ -58,7 +59,7 @@ pub(super) fn play(role: Role) -> Result<()> {
         Role::Server => {
             let server = Server::start(ServerOptions {
                 listen: "127.0.0.1:0".to_owned(),
-                transport: weir_client::Transport::default(),
+                transport,
                 memory: vec![TARGET_BYTES],
                 disks: Vec::new(),
                 disk_engine: weir_server::Engine::Auto,

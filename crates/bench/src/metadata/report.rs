@@ -97,7 +97,7 @@ impl Report {
             for figure in &point.figures {
                 if figure.target == "pool" && figure.operation != "unlink" {
                     let what = format!(
-                        "{} natively, {}, share of the ping-pong",
+                        "{} natively, {}, share of the ping-pong by TCP",
                         figure.operation,
                         processes(point.processes)
                     );
@@ -161,7 +161,7 @@ impl Report {
         )?;
         for point in &self.points {
             let title = format!("{}, a second", processes(point.processes));
-            writeln!(out, "\n{title:<24} {:>26} {:>12}", "", "of ping-pong")?;
+            writeln!(out, "\n{title:<24} {:>26} {:>12}", "", "of TCP links")?;
             for figure in &point.figures {
                 let Spread { median, min, max } = figure.rate;
                 let name = format!("{}, {}", figure.target, figure.operation);
@@ -237,7 +237,7 @@ mod tests {
             "4 processes, a second",
             "6100 (5490..6710)         0.61",
             "0.250 (0.225..0.275)",
-            "create natively, 4 processes, share of the ping-pong",
+            "create natively, 4 processes, share of the ping-pong by TCP",
             "7 names verified",
         ] {
             assert!(text.contains(part), "{part} in\n{text}");

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use weir_client::{ConnectOptions, Pool, PoolAddress};
 use weir_core::auth::{Role, Secret};
 use weir_core::error::{Code, Error, Result};
+use weir_net::Transport;
 
 /// A pool, for a process that is to connect to it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -62,6 +63,7 @@ pub(super) enum Where {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Task {
     Links(usize),
+    Shared(usize),
     Sockets(usize),
     Create(Where, usize),
     Stat(Where, usize),
@@ -106,6 +108,7 @@ fn trouble(error: impl std::fmt::Display) -> Error {
 struct Worker {
     pool: Pool,
     links: LinkClient,
+    shared: LinkClient,
     sockets: SocketClient,
 }
 
@@ -116,7 +119,8 @@ pub(super) fn work() -> Result<()> {
     let briefing: Briefing = serde_json::from_str(&line.map_err(trouble)?).map_err(trouble)?;
     let mut worker = Worker {
         pool: briefing.pool.connect(Role::Owner)?,
-        links: LinkClient::connect(&briefing.echo.0)?,
+        links: LinkClient::connect(&briefing.echo.0, Transport::Tcp)?,
+        shared: LinkClient::connect(&briefing.echo.0, Transport::Auto)?,
         sockets: SocketClient::connect(&briefing.echo.1)?,
     };
     announce("ready").map_err(trouble)?;
@@ -142,6 +146,7 @@ impl Worker {
         let names = |count| (0..count).map(|i| file_name(&order.prefix, i)).collect::<Vec<_>>();
         match &order.task {
             Task::Links(count) => timed(0..*count, |_| self.links.ping()),
+            Task::Shared(count) => timed(0..*count, |_| self.shared.ping()),
             Task::Sockets(count) => timed(0..*count, |_| self.sockets.ping()),
             Task::Create(place, count) => {
                 let tree = self.tree(place);

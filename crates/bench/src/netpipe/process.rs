@@ -6,7 +6,7 @@ use std::io::BufRead;
 use weir_core::auth::Secret;
 use weir_core::config::Timing;
 use weir_core::error::{Code, Error, Result};
-use weir_net::tcp;
+use weir_net::{Transport, tcp};
 use weir_server::{Server, ServerOptions};
 
 /// For the names of a few files.
@@ -94,14 +94,14 @@ pub(super) fn pin(cores: Cores) -> Result<()> {
 }
 
 /// Serves until the tether is cut.
-pub(super) fn play(role: Role) -> Result<()> {
+pub(super) fn play(role: Role, transport: Transport) -> Result<()> {
     match role {
         Role::Pool { memory } => {
             let mut line = String::new();
             std::io::stdin().lock().read_line(&mut line).map_err(trouble)?;
             let server = Server::start(ServerOptions {
                 listen: "127.0.0.1:0".to_owned(),
-                transport: weir_client::Transport::default(),
+                transport,
                 memory: vec![memory],
                 disks: Vec::new(),
                 disk_engine: weir_server::Engine::Auto,
