@@ -373,9 +373,15 @@ fn the_doctor_speaks_json() {
     assert_eq!(done.status == 0, json["ok"] == true);
     let findings = json["findings"].as_array().expect("findings");
     let names: Vec<&str> = findings.iter().filter_map(|finding| finding["name"].as_str()).collect();
-    for name in
-        ["/dev/fuse", "fusermount3", "private mounts", "open files", "memory", "loopback network"]
-    {
+    for name in [
+        "/dev/fuse",
+        "fusermount3",
+        "private mounts",
+        "open files",
+        "memory",
+        "loopback network",
+        "shared memory",
+    ] {
         assert!(names.contains(&name), "{names:?}");
     }
     for finding in findings {

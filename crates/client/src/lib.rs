@@ -32,3 +32,4 @@ pub use pool::{
     rejoin,
 };
 pub use weir_net::Transport;
+pub use weir_net::shm::check as check_shared_memory;

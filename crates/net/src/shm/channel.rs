@@ -224,3 +224,58 @@ fn receive_with(socket: RawFd) -> io::Result<Option<([u8; 8], Option<OwnedFd>)>>
         Ok((count > 0).then_some((hello, file)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    fn pair() -> (UnixStream, Channel) {
+        let (left, right) = UnixStream::pair().expect("a pair");
+        (left, Channel::new(right.into(), End::Accepts))
+    }
+
+    #[test]
+    fn who_says_hello_in_another_way_is_not_heard() {
+        let (_, file) = Memory::new().expect("memory");
+        let null: OwnedFd = std::fs::File::open("/dev/null").expect("opens").into();
+        for (hello, file, good) in [
+            (&HELLO[..], Some(&file), true),
+            (&HELLO[..], Some(&null), false),
+            (&HELLO[..], None, false),
+            (b"weirshm9", Some(&file), false),
+            (b"weir", Some(&file), false),
+            (b"", None, false),
+        ] {
+            let (left, channel) = pair();
+            match file {
+                Some(file) => send_with(left.as_raw_fd(), hello, file).expect("sent"),
+                None => {
+                    // SAFETY: so many valid bytes.
+                    unsafe { libc::send(left.as_raw_fd(), hello.as_ptr().cast(), hello.len(), 0) };
+                }
+            }
+            if hello.is_empty() {
+                drop(left);
+            }
+            channel.hear();
+            assert_eq!(channel.incoming().is_some(), good, "{hello:?}");
+            assert_eq!(channel.is_closed(), !good, "{hello:?}");
+        }
+    }
+
+    #[test]
+    fn bells_and_descriptors_that_nobody_asked_for_change_nothing() {
+        let (_, file) = Memory::new().expect("memory");
+        let (left, channel) = pair();
+        send_with(left.as_raw_fd(), HELLO, &file).expect("sent");
+        for _ in 0..100 {
+            send_with(left.as_raw_fd(), HELLO, &file).expect("sent");
+        }
+        channel.hear();
+        assert!(channel.incoming().is_some() && !channel.is_closed());
+        drop(left);
+        channel.hear();
+        assert!(channel.is_closed());
+    }
+}

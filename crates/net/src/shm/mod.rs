@@ -17,12 +17,12 @@ pub use channel::Channel;
 
 use crate::descriptors::moved;
 use crate::frames::{FETCHED_AHEAD, Frame, Frames, Incoming, advance, fetch};
-use crate::{Link, Payload, Received, Sink, Source};
+use crate::{Link, NoPayload, Payload, Received, Sink, Source};
 use channel::End;
 use memory::{RING_BYTES, Ring};
 use std::cell::Cell;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{self as unix, UnixListener, UnixStream};
@@ -80,6 +80,21 @@ pub fn connect<P: Payload>(address: SocketAddr) -> io::Result<ShmLink<P>> {
     channel.offer()?;
     GUARDED.store(true, Ordering::Relaxed);
     Ok(ShmLink::with(channel, true))
+}
+
+/// Whether processes of this machine can share memory at all; what hinders them.
+pub fn check() -> io::Result<()> {
+    // Nobody else has the name as long as the address is ours.
+    let reserved = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = reserved.local_addr()?;
+    let listener = listen(address)?;
+    let _left = connect::<NoPayload>(address)?;
+    let right = ShmLink::<NoPayload>::accepted(listener.accept()?.0)?;
+    right.channel.hear();
+    match right.channel.incoming() {
+        Some(_) => Ok(()),
+        None => Err(io::Error::other("no memory came over the socket")),
+    }
 }
 
 /// Whether it is an address of this machine's.
@@ -325,7 +340,7 @@ fn touch(row: Row, how: libc::c_int) -> io::Result<()> {
     if row.length() == 0 {
         return Ok(());
     }
-    if row.stride > 4096 {
+    if row.stride > page_bytes() {
         return row.slices().try_for_each(|slice| populate(slice, how));
     }
     let length = last.pointer.addr() + last.length - row.first.pointer.addr();
@@ -363,10 +378,10 @@ pub fn is_asked_about() -> bool {
 static GUARDED: AtomicBool = AtomicBool::new(false);
 
 fn populate(slice: Slice, how: libc::c_int) -> io::Result<()> {
-    const PAGE: usize = 4096;
-    let start = slice.pointer.addr() & !(PAGE - 1);
+    let page = page_bytes();
+    let start = slice.pointer.addr() & !(page - 1);
     let end = slice.pointer.addr().checked_add(slice.length).ok_or(io::ErrorKind::InvalidInput)?;
-    let length = end.next_multiple_of(PAGE) - start;
+    let length = end.next_multiple_of(page) - start;
     let within = |(from, to, asked): (usize, usize, libc::c_int)| {
         from <= start && start + length <= to && asked == how
     };
@@ -388,6 +403,11 @@ fn populate(slice: Slice, how: libc::c_int) -> io::Result<()> {
             _ => return Err(error),
         }
     }
+}
+
+fn page_bytes() -> usize {
+    // SAFETY: a plain question, answered without the kernel.
+    unsafe { libc::getauxval(libc::AT_PAGESZ) as usize }
 }
 
 /// Whether the kernel can say so at all (Linux 5.14).
