@@ -45,8 +45,8 @@ pub(crate) fn is_there(slices: &[Slice], way: Way, again: bool) -> bool {
     })
 }
 
-/// Whether one slice may be used in this way, all of it, where links ask about that: as long as what this
-/// gives lives, they need not. None: it may not.
+/// Whether one slice may be used in this way, and there is no hole in it, where links ask about that: as long
+/// as what this gives lives, they need not. None: it may not.
 pub(crate) fn is_all_there(slices: &[Slice], way: Way) -> Option<Option<Known>> {
     if let [slice] = slices
         && slice.length > 0
@@ -54,7 +54,12 @@ pub(crate) fn is_all_there(slices: &[Slice], way: Way) -> Option<Option<Known>> 
     {
         let (first, last, advice) = pages(*slice, way);
         let end = last.checked_add(page())?;
-        return populated(first, end - first, advice).then(|| Some(Known::new(first, end, advice)));
+        let whole = || {
+            let asked: c_int = kernel!(SYS_msync, first, end - first, libc::MS_ASYNC);
+            asked == 0
+        };
+        let there = is_there(slices, way, false) && ((last - first) / page() <= NEAR || whole());
+        return there.then(|| Some(Known::new(first, end, advice)));
     }
     is_there(slices, way, false).then_some(None)
 }

@@ -332,7 +332,11 @@ fn lacking(head: &[u8]) -> Result<usize> {
     }
 }
 
-/// Makes sure that all memory of a row is there and may be used so, as the kernel does when it copies.
+/// Pages of which each is asked about. Of more it would take twice as long as to copy them.
+const NEAR: usize = 4;
+
+/// Makes sure that the memory of a row is there and may be used so, as the kernel does when it copies.
+/// Of many pages it is the first, the last, and that there is no hole between them.
 fn touch(row: Row, how: libc::c_int) -> io::Result<()> {
     let Some(last) = row.count.checked_sub(1).and_then(|last| row.get(last)) else {
         return Ok(());
@@ -362,6 +366,13 @@ impl Known {
         KNOWN.set((start, end, how));
         Known(())
     }
+
+    /// Memory that is our own.
+    pub fn own(slice: Slice) -> Known {
+        let page = page_bytes();
+        let start = slice.pointer.addr();
+        Known::new(start & !(page - 1), (start + slice.length).next_multiple_of(page), FOR_ALL)
+    }
 }
 
 impl Drop for Known {
@@ -375,6 +386,9 @@ pub fn is_asked_about() -> bool {
     GUARDED.load(Ordering::Relaxed)
 }
 
+/// To be read and to be written: no advice of the kernel's.
+const FOR_ALL: libc::c_int = -1;
+
 static GUARDED: AtomicBool = AtomicBool::new(false);
 
 fn populate(slice: Slice, how: libc::c_int) -> io::Result<()> {
@@ -383,14 +397,41 @@ fn populate(slice: Slice, how: libc::c_int) -> io::Result<()> {
     let end = slice.pointer.addr().checked_add(slice.length).ok_or(io::ErrorKind::InvalidInput)?;
     let length = end.next_multiple_of(page) - start;
     let within = |(from, to, asked): (usize, usize, libc::c_int)| {
-        from <= start && start + length <= to && asked == how
+        from <= start && start + length <= to && (asked == how || asked == FOR_ALL)
     };
     if KNOWN.try_with(Cell::get).is_ok_and(within) {
         return Ok(());
     }
+    if length <= NEAR * page {
+        // One question is cheaper than three.
+        return asked(start, length, |start, length| {
+            // SAFETY: it changes nothing that can be seen, whatever the address.
+            unsafe { libc::madvise(start, length, how) }
+        });
+    }
+    populate_page(start, how)?;
+    populate_page(start + length - page, how)?;
+    asked(start, length, |start, length| {
+        // SAFETY: it tells whether there is a hole, and does nothing.
+        unsafe { libc::msync(start, length, libc::MS_ASYNC) }
+    })
+}
+
+fn populate_page(start: usize, how: libc::c_int) -> io::Result<()> {
+    asked(start, page_bytes(), |start, length| {
+        // SAFETY: as above.
+        unsafe { libc::madvise(start, length, how) }
+    })
+}
+
+/// Asks the kernel about memory, until it answers.
+fn asked(
+    start: usize,
+    length: usize,
+    ask: impl Fn(*mut libc::c_void, usize) -> libc::c_int,
+) -> io::Result<()> {
     loop {
-        // SAFETY: it changes nothing that can be seen, whatever the address.
-        if unsafe { libc::madvise(std::ptr::without_provenance_mut(start), length, how) } == 0 {
+        if ask(std::ptr::without_provenance_mut(start), length) == 0 {
             return Ok(());
         }
         let error = io::Error::last_os_error();
