@@ -166,7 +166,8 @@ impl Poller {
         };
         self.control(libc::EPOLL_CTL_ADD, descriptor, token, true, false)?;
         let mut watched = self.watched();
-        watched.retain(|watched| watched.channel.strong_count() > 0);
+        // One that was waited on as this before may still be held for a moment by who looks.
+        watched.retain(|other| other.token != token && other.channel.strong_count() > 0);
         let channel = Arc::downgrade(channel);
         watched.push(Watched { token, channel, read, write, looked_at: true });
         self.channels.store(watched.len(), Ordering::Release);
@@ -211,11 +212,10 @@ impl Poller {
         }
     }
 
-    /// Looks for a moment at channels of which something is expected; gives how many have something. None: of
-    /// none anything is expected.
-    fn look(&self, events: &mut Vec<Event>) -> Option<i32> {
+    /// Looks for a moment at channels of which something is expected; gives how many have something.
+    fn look(&self, events: &mut Vec<Event>) -> i32 {
         if self.channels.load(Ordering::Acquire) == 0 {
-            return None;
+            return 0;
         }
         let mut all = self.watched();
         for watched in all.iter_mut().filter(|watched| !watched.looked_at) {
@@ -227,7 +227,9 @@ impl Poller {
             }
         }
         let looked_at = || all.iter().filter(|watched| watched.looked_at);
-        looked_at().next()?;
+        if looked_at().next().is_none() {
+            return 0;
+        }
         for _ in 0..GLANCES {
             for watched in looked_at() {
                 if let Some(channel) = watched.channel.upgrade() {
@@ -239,7 +241,7 @@ impl Poller {
             }
             std::hint::spin_loop();
         }
-        Some(events.len() as i32)
+        events.len() as i32
     }
 
     /// Has channels ring from now on; gives how many have something already.
@@ -292,12 +294,11 @@ impl Poller {
         let mut count = 0;
         let mut look = || {
             let found = self.look(events);
-            let turn = self.looks.fetch_add(1, Ordering::Relaxed);
-            if found.is_some() && !turn.is_multiple_of(LOOKS) {
-                return found.unwrap_or(0);
+            if found > 0 && !self.looks.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOKS) {
+                return found;
             }
             count = descriptors(0);
-            found.unwrap_or(0) + count
+            found + count
         };
         let spin = timeout.map_or(self.spin_max, |timeout| timeout.min(self.spin_max));
         if look() == 0 && timeout_ms != 0 && self.spin.look(spin, &mut look) == 0 {
