@@ -110,7 +110,7 @@ fn dial(name: &str) -> io::Result<OwnedFd> {
     raw.sun_family = libc::AF_UNIX as libc::sa_family_t;
     // The first byte stays zero: that is what makes it abstract.
     for (to, from) in raw.sun_path[1..].iter_mut().zip(name.bytes()) {
-        *to = from.cast_signed();
+        *to = from as libc::c_char;
     }
     let length = std::mem::offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
     let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
