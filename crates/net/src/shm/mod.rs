@@ -29,7 +29,7 @@ use std::os::unix::net::{self as unix, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use weir_core::error::{Code, Error, Result};
-use weir_core::slice::{Row, Slice};
+use weir_core::slice::Slice;
 use weir_core::wire::{HEADER_BYTES, Header};
 
 /// So many bytes are copied before the other end is shown that they are there, and begins with them.
@@ -188,7 +188,8 @@ impl<P: Payload> ShmLink<P> {
                 && self.guarded
                 && frame.payload.as_ref().is_some_and(|payload| !payload.is_steady())
             {
-                frame.rows.iter().try_for_each(|row| touch(*row, libc::MADV_POPULATE_READ))?;
+                let slices = frame.rows.iter().flat_map(|row| row.slices());
+                touch(slices, libc::MADV_POPULATE_READ)?;
             }
             while let Some(rest) = frame.rest() {
                 if room == 0 {
@@ -296,10 +297,8 @@ impl<P: Payload> ShmLink<P> {
                 if let Incoming::Payload { slices, .. } = &self.incoming
                     && self.guarded
                 {
-                    let touched = slices
-                        .iter()
-                        .try_for_each(|slice| touch((*slice).into(), libc::MADV_POPULATE_WRITE));
-                    touched.map_err(|error| broken(&error))?;
+                    touch(slices.iter().copied(), libc::MADV_POPULATE_WRITE)
+                        .map_err(|error| broken(&error))?;
                 }
                 Ok(())
             }
@@ -335,20 +334,27 @@ fn lacking(head: &[u8]) -> Result<usize> {
 /// Pages of which each is asked about. Of more it would take twice as long as to copy them.
 const NEAR: usize = 4;
 
-/// Makes sure that the memory of a row is there and may be used so, as the kernel does when it copies.
-/// Of many pages it is the first, the last, and that there is no hole between them.
-fn touch(row: Row, how: libc::c_int) -> io::Result<()> {
-    let Some(last) = row.count.checked_sub(1).and_then(|last| row.get(last)) else {
-        return Ok(());
-    };
-    if row.length() == 0 {
-        return Ok(());
+/// Makes sure that memory is there and may be used so, as the kernel does when it copies. Slices whose pages
+/// follow on each other are asked about together; of many pages it is the first, the last, and that there is no
+/// hole between them.
+fn touch(slices: impl Iterator<Item = Slice>, how: libc::c_int) -> io::Result<()> {
+    let page = page_bytes();
+    let mut run: Option<(usize, usize)> = None;
+    for slice in slices.filter(|slice| slice.length > 0) {
+        let (start, length) = (slice.pointer.addr(), slice.length);
+        let end = start.checked_add(length).and_then(|end| end.checked_next_multiple_of(page));
+        let end = end.ok_or_else(|| io::Error::from_raw_os_error(libc::EFAULT))?;
+        let start = start & !(page - 1);
+        match &mut run {
+            Some((from, to)) if (*from..=*to).contains(&start) => *to = end.max(*to),
+            _ => {
+                if let Some((from, to)) = run.replace((start, end)) {
+                    populate(from, to, how)?;
+                }
+            }
+        }
     }
-    if row.stride > page_bytes() {
-        return row.slices().try_for_each(|slice| populate(slice, how));
-    }
-    let length = last.pointer.addr() + last.length - row.first.pointer.addr();
-    populate(Slice { length, ..row.first }, how)
+    run.map_or(Ok(()), |(from, to)| populate(from, to, how))
 }
 
 thread_local! {
@@ -391,13 +397,11 @@ const FOR_ALL: libc::c_int = -1;
 
 static GUARDED: AtomicBool = AtomicBool::new(false);
 
-fn populate(slice: Slice, how: libc::c_int) -> io::Result<()> {
-    let page = page_bytes();
-    let start = slice.pointer.addr() & !(page - 1);
-    let end = slice.pointer.addr().checked_add(slice.length).ok_or(io::ErrorKind::InvalidInput)?;
-    let length = end.next_multiple_of(page) - start;
+/// The same for pages from one address to another.
+fn populate(start: usize, end: usize, how: libc::c_int) -> io::Result<()> {
+    let (page, length) = (page_bytes(), end - start);
     let within = |(from, to, asked): (usize, usize, libc::c_int)| {
-        from <= start && start + length <= to && (asked == how || asked == FOR_ALL)
+        from <= start && end <= to && (asked == how || asked == FOR_ALL)
     };
     if KNOWN.try_with(Cell::get).is_ok_and(within) {
         return Ok(());
@@ -454,7 +458,8 @@ fn page_bytes() -> usize {
 /// Whether the kernel can say so at all (Linux 5.14).
 fn can_populate() -> bool {
     let here = 0u8;
-    populate(Slice::to_read(std::slice::from_ref(&here)), libc::MADV_POPULATE_READ).is_ok()
+    touch([Slice::to_read(std::slice::from_ref(&here))].into_iter(), libc::MADV_POPULATE_READ)
+        .is_ok()
 }
 
 fn broken(error: &io::Error) -> Error {
@@ -544,3 +549,51 @@ impl<P: Payload> Link<P> for ShmLink<P> {
 }
 
 const _: () = assert!(STEP_BYTES <= RING_BYTES / 2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_of_memory_are_there_as_far_as_they_are_mapped() {
+        let page = page_bytes();
+        let (count, hole) = (64, 40);
+        // SAFETY: fresh memory, and a page of it that nobody uses.
+        let start = unsafe {
+            let (access, flags) = (libc::PROT_READ, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let start = libc::mmap(std::ptr::null_mut(), count * page, access, flags, -1, 0);
+            assert_ne!(start, libc::MAP_FAILED);
+            assert_eq!(libc::munmap(start.wrapping_byte_add(hole * page), page), 0);
+            start.cast::<u8>()
+        };
+        let slice = |at, length| Slice { pointer: start.wrapping_add(at), length };
+        let read = |slices: &[Slice]| touch(slices.iter().copied(), libc::MADV_POPULATE_READ);
+        let pieces = |from: usize, to: usize, step: usize| {
+            (from..to).step_by(step).map(|at| slice(at, 100)).collect::<Vec<_>>()
+        };
+        assert!(read(&[]).is_ok());
+        assert!(read(&[slice(0, hole * page)]).is_ok());
+        assert!(
+            read(&[slice(5, 0), slice(hole * page, 0)]).is_ok(),
+            "nothing of what is not there"
+        );
+        assert!(read(&pieces(0, hole * page, 512)).is_ok());
+        assert!(read(&pieces(page / 2, count * page, 8 * page)).is_err(), "one piece in the hole");
+        assert!(read(&pieces(page, count * page, 2 * page)).is_ok(), "none of them in the hole");
+        for slices in [
+            vec![slice(0, count * page)],
+            vec![slice(0, hole * page + 1)],
+            vec![slice(hole * page - 1, 2)],
+            pieces(0, count * page, 512),
+            vec![slice((hole + 1) * page, page), slice(hole * page, 1), slice(0, page)],
+            vec![Slice { pointer: std::ptr::without_provenance_mut(usize::MAX - 5), length: 100 }],
+        ] {
+            let error = read(&slices).expect_err("a hole");
+            assert_eq!(error.raw_os_error(), Some(libc::EFAULT), "{slices:?}");
+        }
+        let written = touch([slice(0, 1)].into_iter(), libc::MADV_POPULATE_WRITE);
+        assert_eq!(written.expect_err("read-only").raw_os_error(), Some(libc::EFAULT));
+        let _known = Known::own(slice(0, page));
+        assert!(touch([slice(0, 1)].into_iter(), libc::MADV_POPULATE_WRITE).is_ok(), "known");
+    }
+}
