@@ -1,5 +1,6 @@
 //! Processes of a benchmark: this program again, on a tether.
 
+use clap::Args;
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -7,11 +8,25 @@ use std::os::unix::process::CommandExt;
 use std::process::{self, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 use weir_core::error::{Code, Error, Result};
-use weir_net::tcp;
+use weir_net::{Transport, tcp};
 
 /// A listener at a free port of this machine alone, set up as a pool's server's is.
 pub(crate) fn listen() -> io::Result<TcpListener> {
     tcp::listen(([127, 0, 0, 1], 0).into())
+}
+
+/// How a benchmark's clients reach its servers.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Reach {
+    /// How the servers are reached: tcp, or auto, which is by shared memory those on this machine
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "auto",
+        env = "WEIR_TRANSPORT",
+        hide_env_values = true
+    )]
+    pub(crate) transport: Transport,
 }
 
 /// How long a process may take to end by itself.

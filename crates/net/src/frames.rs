@@ -2,6 +2,7 @@
 
 use crate::{Payload, Placement};
 use std::collections::VecDeque;
+use std::io;
 use weir_core::error::{Code, Error, Result};
 use weir_core::slice::{Row, Slice};
 
@@ -147,6 +148,15 @@ impl Incoming {
             }
         })
     }
+}
+
+/// What became of a connection that the system says this of.
+pub(crate) fn broken(error: &io::Error) -> Error {
+    let code = match error.raw_os_error() {
+        Some(libc::EFAULT) => Code::BadAddress,
+        _ => Code::ServerLost,
+    };
+    Error::because(code, format!("connection broke: {error}"))
 }
 
 /// Takes `length` bytes off the first slice.

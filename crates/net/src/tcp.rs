@@ -2,7 +2,9 @@
 
 use crate::conduit::Conduit;
 use crate::descriptors::moved;
-use crate::frames::{FETCHED_AHEAD, FEW_SLICES, Frame, Frames, Incoming, Place, advance, fetch};
+use crate::frames::{
+    FETCHED_AHEAD, FEW_SLICES, Frame, Frames, Incoming, Place, advance, broken, fetch,
+};
 use crate::{Link, Payload, Received, Sink, Source};
 use std::cell::Cell;
 use std::io;
@@ -499,14 +501,6 @@ fn set_option(stream: &TcpStream, level: i32, name: i32, value: libc::c_int) -> 
         )
     };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-fn broken(error: &io::Error) -> Error {
-    let code = match error.raw_os_error() {
-        Some(libc::EFAULT) => Code::BadAddress,
-        _ => Code::ServerLost,
-    };
-    Error::because(code, format!("connection broke: {error}"))
 }
 
 impl<P: Payload> Link<P> for TcpLink<P> {

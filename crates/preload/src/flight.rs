@@ -13,7 +13,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use weir_core::error::{Code, Error, Result};
 use weir_core::slice::Slice;
-use weir_net::shm::Known;
+use weir_net::reach::Known;
 
 type Work = Pin<Box<dyn Future<Output = Result<usize>> + Send>>;
 

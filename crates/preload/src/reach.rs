@@ -7,7 +7,7 @@ use libc::c_int;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering};
 use weir_core::slice::Slice;
-use weir_net::shm::Known;
+use weir_net::reach::{Known, page_bytes};
 
 /// Whether the kernel can be asked (from Linux 5.14 on): 0 is not known yet.
 static CAN_ASK: AtomicU8 = AtomicU8::new(0);
@@ -32,7 +32,7 @@ pub(crate) fn is_there(slices: &[Slice], way: Way, again: bool) -> bool {
         if again && LAST.get() == pages {
             return true;
         }
-        let page = page();
+        let page = page_bytes();
         let there = match (last - first) / page {
             // One question is cheaper than two.
             pages @ 0..=NEAR => populated(first, (pages + 1) * page, advice),
@@ -45,43 +45,34 @@ pub(crate) fn is_there(slices: &[Slice], way: Way, again: bool) -> bool {
     })
 }
 
-/// Whether one slice may be used in this way, and there is no hole in it, where links ask about that: as long
-/// as what this gives lives, they need not. None: it may not.
+/// The same of all memory of a single slice, where links ask about that: as long as what this gives lives, they
+/// need not. None: it may not be used so.
 pub(crate) fn is_all_there(slices: &[Slice], way: Way) -> Option<Option<Known>> {
-    if let [slice] = slices
-        && slice.length > 0
-        && weir_net::shm::is_asked_about()
-    {
-        let (first, last, advice) = pages(*slice, way);
-        let end = last.checked_add(page())?;
-        let whole = || {
-            let asked: c_int = kernel!(SYS_msync, first, end - first, libc::MS_ASYNC);
-            asked == 0
-        };
-        let there = is_there(slices, way, false) && ((last - first) / page() <= NEAR || whole());
-        return there.then(|| Some(Known::new(first, end, advice)));
+    match slices {
+        [slice] if slice.length > 0 && weir_net::reach::is_asked_about() => {
+            Known::ask(*slice, advice(way)).map(Some)
+        }
+        _ => is_there(slices, way, false).then_some(None),
     }
-    is_there(slices, way, false).then_some(None)
 }
 
-fn page() -> usize {
-    // SAFETY: does nothing but answer.
-    unsafe { libc::getauxval(libc::AT_PAGESZ) as usize }
+/// What is to be asked of the kernel about memory.
+fn advice(way: Way) -> c_int {
+    match way {
+        Way::Read => libc::MADV_POPULATE_WRITE,
+        Way::Write => libc::MADV_POPULATE_READ,
+    }
 }
 
 /// The first and the last page of a slice, and what is to be asked of them.
 fn pages(slice: Slice, way: Way) -> (usize, usize, c_int) {
-    let advice = match way {
-        Way::Read => libc::MADV_POPULATE_WRITE,
-        Way::Write => libc::MADV_POPULATE_READ,
-    };
-    let (start, mask) = (slice.pointer as usize, !(page() - 1));
-    (start & mask, start.saturating_add(slice.length - 1) & mask, advice)
+    let (start, mask) = (slice.pointer as usize, !(page_bytes() - 1));
+    (start & mask, start.saturating_add(slice.length - 1) & mask, advice(way))
 }
 
 /// Whether there is something to read at an address.
 pub(crate) fn is_readable<T>(pointer: *const T) -> bool {
-    populated(pointer as usize & !(page() - 1), page(), libc::MADV_POPULATE_READ)
+    populated(pointer as usize & !(page_bytes() - 1), page_bytes(), libc::MADV_POPULATE_READ)
 }
 
 /// Whether pages from an address on could be used: they are mapped, with leave to do so.
@@ -94,8 +85,9 @@ fn can_ask() -> bool {
     match CAN_ASK.load(Ordering::Relaxed) {
         0 => {
             let known = 0u8;
-            let address = (&raw const known) as usize & !(page() - 1);
-            let asked: c_int = kernel!(SYS_madvise, address, page(), libc::MADV_POPULATE_READ);
+            let address = (&raw const known) as usize & !(page_bytes() - 1);
+            let asked: c_int =
+                kernel!(SYS_madvise, address, page_bytes(), libc::MADV_POPULATE_READ);
             CAN_ASK.store(if asked == 0 { YES } else { NO }, Ordering::Relaxed);
             asked == 0
         }

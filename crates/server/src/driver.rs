@@ -85,7 +85,7 @@ type Arrival = Box<dyn Link<Pinned>>;
 
 /// Where a server listens: for everybody, and for those of this machine.
 pub(crate) struct Listeners {
-    pub(crate) tcp: TcpListener,
+    tcp: TcpListener,
     /// None: not offered, or there are too many connections just now. Who finds nobody there comes by TCP.
     shm: Option<UnixListener>,
     transport: Transport,

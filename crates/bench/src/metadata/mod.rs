@@ -9,7 +9,7 @@ mod report;
 mod tree;
 mod worker;
 
-use crate::process::Child;
+use crate::process::{Child, Reach};
 use crate::progress::progress;
 use crate::spread::Spread;
 use clap::Args;
@@ -67,15 +67,8 @@ pub struct Arguments {
     /// Servers of the pool, if one is started
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     servers: u16,
-    /// How the servers are reached: tcp, or auto, which is by shared memory those on this machine
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "auto",
-        env = "WEIR_TRANSPORT",
-        hide_env_values = true
-    )]
-    transport: Transport,
+    #[command(flatten)]
+    reach: Reach,
     /// Print JSON instead of tables, to a file or to standard output (-)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -92,7 +85,7 @@ pub struct Arguments {
 /// there.
 pub fn run(arguments: &Arguments) -> Result<()> {
     if let Some(role) = arguments.role {
-        return process::play(role, arguments.transport);
+        return process::play(role, arguments.reach.transport);
     }
     arguments.check()?;
     let mut stage = Stage::set(arguments)?;
@@ -233,7 +226,7 @@ impl Stage {
             count(0, 0, "ping-pong", "links", links);
             let sockets = self.together(&shares, |_, count| Task::Sockets(count))?;
             count(0, 1, "ping-pong", "sockets", sockets);
-            if arguments.transport == Transport::Auto {
+            if arguments.reach.transport == Transport::Auto {
                 let shared = self.together(&shares, |_, count| Task::Shared(count))?;
                 count(0, 2, "ping-pong", "shared memory", shared);
             }

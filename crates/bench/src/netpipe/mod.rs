@@ -12,7 +12,7 @@ mod target;
 mod wire;
 
 use crate::memory::Region;
-use crate::process::Child;
+use crate::process::{Child, Reach};
 use crate::progress::progress;
 use crate::size;
 use clap::{Args, ValueEnum};
@@ -23,7 +23,6 @@ use target::{Calls, PoolFile, PosixFile, Target};
 use weir_core::error::{Code, Error, Result};
 use weir_core::layout::{Layout, Member};
 use weir_core::types::{Incarnation, TargetId};
-use weir_net::Transport;
 
 /// Latency is measured up to this size: bytes.
 const LATENCY_SIZE_MAX: u64 = 64 << 10;
@@ -46,15 +45,8 @@ pub struct Arguments {
     /// Largest transfer size
     #[arg(long, value_parser = size::parse, value_name = "SIZE", default_value = "64M")]
     max: u64,
-    /// How the servers are reached: tcp, or auto, which is by shared memory those on this machine
-    #[arg(
-        long,
-        value_name = "NAME",
-        default_value = "auto",
-        env = "WEIR_TRANSPORT",
-        hide_env_values = true
-    )]
-    transport: Transport,
+    #[command(flatten)]
+    reach: Reach,
     /// Fewer sizes: every fourth power of two, more around the usual ones, no odd ones
     #[arg(long)]
     quick: bool,
@@ -156,7 +148,7 @@ pub fn run(arguments: &Arguments) -> Result<()> {
         if arguments.pin {
             process::pin(process::Cores::Others)?;
         }
-        return process::play(role, arguments.transport);
+        return process::play(role, arguments.reach.transport);
     }
     let file_size = arguments.file_size()?;
     if let Some(listen) = &arguments.serve_wire {
