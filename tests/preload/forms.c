@@ -318,6 +318,32 @@ static void odd_lengths_and_offsets(void)
         CHECK(mprotect(room + 2 * MIB, MIB, PROT_NONE) == 0);
         REFUSED(pread(fd, room + 2 * MIB, length, 0), EFAULT);
         CHECK(mprotect(room + 2 * MIB, MIB, PROT_READ | PROT_WRITE) == 0);
+        for (int way = 0; way < 4; way++) {
+            enum { READ_WRITE = PROT_READ | PROT_WRITE, FRESH = MAP_PRIVATE | MAP_ANONYMOUS };
+            int local = memfd_create("taken", 0);
+            CHECK(local >= 0 && ftruncate(local, MIB) == 0);
+            char *taken = mmap(NULL, MIB, READ_WRITE, way == 3 ? MAP_SHARED : FRESH, way == 3 ? local : -1, 0);
+            CHECK(taken != MAP_FAILED);
+            memcpy(taken, memory_out, sizeof memory_out);
+            EQUAL(pread(fd, taken, length, 0), length);
+            EQUAL(pwrite(fd, taken, length, 0), length);
+            switch (way) {
+            case 0:
+                CHECK(munmap(taken, MIB) == 0);
+                break;
+            case 1:
+                CHECK(mmap(taken, MIB, PROT_NONE, FRESH | MAP_FIXED, -1, 0) == taken);
+                break;
+            case 2:
+                CHECK(mremap(taken, MIB, 2 * MIB, MREMAP_MAYMOVE | MREMAP_FIXED, room + 4 * MIB) == room + 4 * MIB);
+                break;
+            default:
+                CHECK(ftruncate(local, 0) == 0);
+            }
+            REFUSED(pwrite(fd, taken, length, 0), EFAULT);
+            REFUSED(pread(fd, taken, length, 0), EFAULT);
+            CHECK(close(local) == 0);
+        }
     }
     holds(fd, 1, 0, sizeof memory_out);
 }

@@ -294,7 +294,7 @@ fn shared_memory() -> Finding {
         Ok(()) => (Verdict::Ok, "servers of this machine are reached by it".to_owned()),
         Err(error) => (Verdict::Warn, plain(error)),
     };
-    let advice = "servers of this machine are reached by TCP, at a half of the speed; it takes memfd_create and Linux 5.14";
+    let advice = "servers of this machine are reached by TCP, at a half of the speed; it takes memfd_create with seals";
     Finding::new("shared memory", verdict, found, advice)
 }
 

@@ -1,12 +1,12 @@
 //! This process's own connections to pools.
 
-use crate::{alone, files, process};
+use crate::{alone, files, process, reach};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_client::lending::Board;
-use weir_client::{ConnectOptions, Pool, PoolAddress};
+use weir_client::{ConnectOptions, Pool, PoolAddress, Transport};
 use weir_core::error::{Code, Error, Result};
 
 /// A pool, connected, and the board of the mount that its files were opened through.
@@ -59,7 +59,9 @@ fn connect(directory: &Path, board: &Path) -> Result<Engine> {
     // With a mount there is no thread of ours in somebody else's process: nothing is opened that a
     // lease is kept for.
     let keeps_lease = alone::is_on();
-    let options = ConnectOptions { keeps_lease, ..ConnectOptions::load(directory)? };
+    // What is copied from and to shared memory is copied by us: the kernel does not say what is not there.
+    let transport = if reach::can_ask() { Transport::Auto } else { Transport::Tcp };
+    let options = ConnectOptions { keeps_lease, transport, ..ConnectOptions::load(directory)? };
     // A program that may have few descriptors is left all of them.
     let wanted = (address.servers.len() * options.connections + 4) as u64;
     if wanted * 4 > descriptors_max() && !alone::is_on() {

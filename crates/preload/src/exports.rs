@@ -2,7 +2,7 @@
 
 use crate::real::{interpose, kernel, same};
 use crate::transfer::{Memory, Way, transfer};
-use crate::{alone, buffer, files, fork, process};
+use crate::{alone, buffer, files, fork, process, reach};
 use libc::{c_char, c_int, c_void, iovec, mode_t, off_t, pid_t, size_t, ssize_t};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -292,6 +292,18 @@ interpose! {
     fn mmap | mmap64(address: *mut c_void, length: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t) -> *mut c_void,
         early kernel!(SYS_mmap, address, length, protection, flags, fd, offset),
         |next| mapped((address, length), protection, flags, (fd, offset), next);
+    fn munmap(address: *mut c_void, length: size_t) -> c_int,
+        early kernel!(SYS_munmap, address, length),
+        |next| reach::changes(next);
+    fn mprotect(address: *mut c_void, length: size_t, protection: c_int) -> c_int,
+        early kernel!(SYS_mprotect, address, length, protection),
+        |next| reach::changes(next);
+    fn mremap(address: *mut c_void, length: size_t, wanted: size_t, flags: c_int, to: *mut c_void) -> *mut c_void,
+        early kernel!(SYS_mremap, address, length, wanted, flags, to),
+        |next| reach::changes(next);
+    fn shmdt(address: *const c_void) -> c_int,
+        early kernel!(SYS_shmdt, address),
+        |next| reach::changes(next);
     fn sendfile | sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t,
         early kernel!(SYS_sendfile, to, from, offset, count),
         |next| {
@@ -353,6 +365,10 @@ fn mapped(
     (fd, offset): (c_int, off_t),
     next: impl FnOnce() -> *mut c_void,
 ) -> *mut c_void {
+    let next = || match flags & libc::MAP_FIXED {
+        0 => next(),
+        _ => reach::changes(next),
+    };
     if flags & libc::MAP_ANONYMOUS != 0 {
         return next();
     }

@@ -13,7 +13,6 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 use weir_core::error::{Code, Error, Result};
 use weir_core::slice::Slice;
-use weir_net::reach::Known;
 
 type Work = Pin<Box<dyn Future<Output = Result<usize>> + Send>>;
 
@@ -49,13 +48,11 @@ impl Flight {
             // SAFETY: the memory is the flight's, which keeps it until this has ended.
             unsafe { exchange(&file.file, way, &slices, slice.length, at) }.await
         });
-        let known = Known::own(slice);
         // Sends the requests; their end is looked for by whoever polls the next time.
         let result = match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(result) => Some(result),
             Poll::Pending => None,
         };
-        drop(known);
         let spent = begun.elapsed();
         if let Some(result) = &result {
             ends(description, way, spent, result);
@@ -81,8 +78,6 @@ impl Flight {
     fn wait(&mut self) {
         let Some(mut work) = self.work.take() else { return };
         let begun = Instant::now();
-        let slice = Slice { pointer: self.memory.as_mut_ptr(), length: self.memory.len() };
-        let _known = Known::own(slice);
         let result = self.description.engine.pool.run(work.as_mut());
         ends(&self.description, self.way, self.spent + begun.elapsed(), &result);
         self.result = Some(result);

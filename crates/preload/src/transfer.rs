@@ -168,20 +168,13 @@ unsafe fn attempt<K: FnOnce() -> ssize_t>(
         let allowed = description.allows(fd, way) && (offset.is_some() || unshared);
         let slices = slices.as_slice();
         let left = length == 0 || !allowed || description.mapped();
-        // A request that is sent from memory that is gone would be sent again and again.
-        let again = description.buffer.as_ref().is_some_and(|buffer| buffer.takes(length));
-        let there = match again {
-            _ if left => None,
-            true => reach::is_there(slices, way, true).then_some(None),
-            false => reach::is_all_there(slices, way),
-        };
-        let Some(_known) = there else {
+        if left || !reach::is_there(slices, way) {
             // The kernel must find what other descriptors of the file have buffered.
             if let Some(buffer) = &description.buffer {
                 buffer.yield_to_others();
             }
             return None;
-        };
+        }
         let Some(offset) = offset else {
             // One call says where we are and moves on; what is not done of it is taken back. The
             // kernel refuses what lies behind the last offset.

@@ -17,7 +17,6 @@ pub use channel::Channel;
 
 use crate::descriptors::moved;
 use crate::frames::{FETCHED_AHEAD, Frame, Frames, Incoming, advance, broken, fetch};
-use crate::reach::{self, touch};
 use crate::{Link, NoPayload, Payload, Received, Sink, Source};
 use channel::End;
 use memory::{RING_BYTES, Ring};
@@ -58,9 +57,6 @@ pub fn listen(address: SocketAddr) -> io::Result<UnixListener> {
 /// Connects, without waiting, to the server of this machine that listens at that address: the link is usable
 /// at once. An error: there is none, or it is another user's, or no memory can be shared.
 pub fn connect<P: Payload>(address: SocketAddr) -> io::Result<ShmLink<P>> {
-    if !reach::can_ask() {
-        return Err(io::ErrorKind::Unsupported.into());
-    }
     let socket = dial(&name(address)).or_else(|error| {
         // Who listens at all addresses of this machine listens at this one, if it is one of them.
         if !is_own(address.ip()) {
@@ -77,8 +73,7 @@ pub fn connect<P: Payload>(address: SocketAddr) -> io::Result<ShmLink<P>> {
     }
     let channel = Channel::new(socket, End::Connects);
     channel.offer()?;
-    reach::asks();
-    Ok(ShmLink::with(channel, true))
+    Ok(ShmLink::with(channel))
 }
 
 /// Whether processes of this machine can share memory at all; what hinders them.
@@ -150,8 +145,6 @@ pub struct ShmLink<P> {
     incoming: Incoming,
     /// A head that is not all there, or is being understood.
     head: Vec<u8>,
-    /// Payloads' memory is a program's: whether it is all there is asked before it is touched.
-    guarded: bool,
 }
 
 // SAFETY: the raw pointers (in frames and slices) name memory that the makers of payloads and placements
@@ -162,10 +155,10 @@ impl<P: Payload> ShmLink<P> {
     /// A connection that a listener of [`listen`] accepted.
     pub fn accepted(stream: UnixStream) -> io::Result<ShmLink<P>> {
         stream.set_nonblocking(true)?;
-        Ok(ShmLink::with(Channel::new(moved(OwnedFd::from(stream)), End::Accepts), false))
+        Ok(ShmLink::with(Channel::new(moved(OwnedFd::from(stream)), End::Accepts)))
     }
 
-    fn with(channel: Channel, guarded: bool) -> ShmLink<P> {
+    fn with(channel: Channel) -> ShmLink<P> {
         ShmLink {
             channel: Arc::new(channel),
             outgoing: Frames::new(),
@@ -173,7 +166,6 @@ impl<P: Payload> ShmLink<P> {
             taken: 0,
             incoming: Incoming::Head,
             head: Vec::new(),
-            guarded,
         }
     }
 
@@ -182,14 +174,6 @@ impl<P: Payload> ShmLink<P> {
         let mut room = ring.room(self.written)?;
         let mut shown = self.written;
         while let Some(frame) = self.outgoing.queue.front_mut() {
-            let begins = frame.next.row == 0 && frame.gone == 0;
-            if begins
-                && self.guarded
-                && frame.payload.as_ref().is_some_and(|payload| !payload.is_steady())
-            {
-                let slices = frame.rows.iter().flat_map(|row| row.slices());
-                touch(slices, libc::MADV_POPULATE_READ)?;
-            }
             while let Some(rest) = frame.rest() {
                 if room == 0 {
                     room = ring.room(self.written)?;
@@ -293,12 +277,6 @@ impl<P: Payload> ShmLink<P> {
                 self.head.shrink_to(HEAD_BYTES_KEPT);
                 let incoming = Incoming::behind(header.payload_length as usize, placement)?;
                 self.incoming = incoming;
-                if let Incoming::Payload { slices, .. } = &self.incoming
-                    && self.guarded
-                {
-                    touch(slices.iter().copied(), libc::MADV_POPULATE_WRITE)
-                        .map_err(|error| broken(&error))?;
-                }
                 Ok(())
             }
             Incoming::Discard { left } | Incoming::Payload { left, .. } => {

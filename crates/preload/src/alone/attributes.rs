@@ -4,6 +4,7 @@ use super::names::named;
 use super::{answer, handle, told, who};
 use crate::buffer;
 use crate::engine::Engine;
+use crate::reach;
 use crate::real::interpose;
 use libc::{c_char, c_int, c_uint, gid_t, mode_t, off_t, timespec, timeval, uid_t, utimbuf};
 use std::sync::Arc;
@@ -297,11 +298,12 @@ interpose! {
     fn truncate | truncate64(path: *const c_char, size: off_t) -> c_int,
         |next| {
             buffer::forget();
+            let next = || reach::changes(next);
             inode(HERE, path, 0, next, |engine, found| cut(engine, found.ino, size))
         };
     fn ftruncate | ftruncate64(fd: c_int, size: off_t) -> c_int,
         |next| {
             buffer::forget();
-            cut_held(fd, size, next)
+            cut_held(fd, size, || reach::changes(next))
         };
 }

@@ -36,7 +36,7 @@ pub(crate) unsafe fn transfer(
     if length == 0 {
         return Ok(0);
     }
-    if !reach::is_there(slices, way, false) {
+    if !reach::is_there(slices, way) {
         return Err(libc::EFAULT);
     }
     let flags: c_int = kernel!(SYS_fcntl, fd, libc::F_GETFL);
