@@ -388,6 +388,24 @@ static void modes(void)
     struct stat status;
     EQUAL(fstat(fd, &status), 0);
     EQUAL(status.st_size, 1010);
+    EQUAL(close(fd), 0);
+    /* Nor where another file of the pool was given the number. */
+    fd = borrowed("f", O_RDWR);
+    int other = borrowed("g", O_CREAT | O_RDWR);
+    fill(memory_out, 2, 0, 1000);
+    EQUAL(syscall(SYS_dup3, other, fd, 0), fd);
+    EQUAL(pwrite(fd, memory_out, 1000, 0), 1000);
+    holds(other, 2, 0, 1000);
+    EQUAL(close(fd), 0);
+    /* The signal that a program wants is its own. */
+    fd = borrowed("f", O_RDWR);
+    for (int signal = 0; signal <= SIGURG; signal += SIGURG) {
+        EQUAL(fcntl(fd, F_GETSIG), signal);
+        EQUAL(fcntl(fd, F_SETSIG, SIGURG), 0);
+        DIRECTLY(1, EQUAL(pwrite(fd, memory_out, 10, 0), 10));
+    }
+    EQUAL(close(fd), 0);
+    EQUAL(close(other), 0);
 }
 
 static void appending(void)

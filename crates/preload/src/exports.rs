@@ -253,6 +253,7 @@ interpose! {
         early kernel!(SYS_fcntl, fd, command, argument),
         |next| {
             buffer::settle();
+            controls(fd, command);
             controlled(fd, command, alone::control(fd, command, next))
         };
     fn flock(fd: c_int, operation: c_int) -> c_int,
@@ -374,6 +375,13 @@ fn mapped(
     }
     refresh(fd);
     alone::map(address, length, protection, flags, fd, offset).unwrap_or_else(next)
+}
+
+fn controls(fd: c_int, command: c_int) {
+    if !files::is_foreign(fd) && process::attends() {
+        let _inside = process::Inside::enter();
+        files::controlled(fd, command);
+    }
 }
 
 fn controlled(fd: c_int, command: c_int, result: c_int) -> c_int {

@@ -7,6 +7,7 @@
 use crate::alone::{self, Own};
 use crate::buffer::{self, Buffer};
 use crate::engine::{self, Engine};
+use crate::mark::{self, Mark};
 use crate::process::{self, Inside};
 use crate::real::kernel;
 use crate::transfer::Way;
@@ -59,6 +60,8 @@ pub(crate) struct Description {
     cell: u32,
     source: Source,
     identity: Identity,
+    /// By which a descriptor is known to be open on this, as long as no other process has it.
+    mark: Mark,
     /// Another process may have it too, or might move the position meanwhile.
     pub(crate) shared: AtomicBool,
     /// One thread at a time reads the kernel's position, works there and moves it on.
@@ -105,6 +108,7 @@ impl Description {
             cell: 0,
             source: Source::Own(own),
             identity,
+            mark: Mark::none(),
             shared: AtomicBool::new(false),
             position: Mutex::new(()),
             buffer: None,
@@ -318,6 +322,12 @@ pub(crate) fn is_current(fd: c_int, description: &Arc<Description>) -> bool {
 
 /// Whether the descriptor is open on this description's file.
 pub(crate) fn leads_to(fd: c_int, description: &Description) -> bool {
+    // Another process may mark what it has too.
+    if !description.shared.load(Ordering::Relaxed)
+        && let Some(leads) = description.mark.is_on(fd)
+    {
+        return leads;
+    }
     identity(fd, libc::AT_STATX_DONT_SYNC).is_some_and(|(now, _)| now == description.identity)
 }
 
@@ -353,6 +363,15 @@ pub(crate) fn close_all() {
     let ended = std::mem::take(&mut *descriptions());
     ended.keys().for_each(|fd| set(*fd, UNKNOWN));
     drop(ended);
+}
+
+/// The program is about to call fcntl so. To be called inside.
+pub(crate) fn controlled(fd: c_int, command: c_int) {
+    if mark::is_in_the_way_of(command)
+        && let Some(description) = known(fd)
+    {
+        description.mark.remove(fd);
+    }
 }
 
 fn forget(fd: c_int) {
@@ -519,6 +538,7 @@ fn adopt(fd: c_int, private: bool) -> Result<Description, c_int> {
         cell: lent.cell,
         source: Source::Mount,
         identity,
+        mark: if private { Mark::put(fd) } else { Mark::none() },
         shared: AtomicBool::new(!private),
         position: Mutex::new(()),
         buffer: buffer::of(lent.file.ino.0, lent.io_buffer),

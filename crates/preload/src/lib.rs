@@ -19,6 +19,7 @@ mod exports;
 mod files;
 mod flight;
 mod fork;
+mod mark;
 mod memory;
 mod process;
 mod reach;
