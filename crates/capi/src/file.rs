@@ -9,6 +9,7 @@ use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use weir_client::Net;
+use weir_client::reach;
 use weir_core::error::{Code, Error, Result};
 use weir_core::fs::File;
 use weir_core::layout::Extent;
@@ -47,6 +48,18 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
+    /// Whether the memory is there, to be used as this advice has it. Where the kernel cannot say so, it counts as
+    /// there.
+    fn is_there(&self, advice: libc::c_int) -> Result<()> {
+        match reach::touch(self.memory.iter().copied(), advice) {
+            Err(_) if reach::can_ask() => {
+                let cause = "the memory is not all there, or may not be used so";
+                Err(Error::because(Code::BadAddress, cause))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// One extent.
     pub(crate) fn one(buffer: *const c_void, length: usize, offset: u64) -> Result<Transfer> {
         if length > isize::MAX as usize || (buffer.is_null() && length > 0) {
@@ -115,6 +128,9 @@ impl OpenFile {
     /// The transfer's memory stays valid for writes, and is nobody else's, until the future has
     /// ended or was dropped.
     pub(crate) async unsafe fn read(&self, transfer: &Transfer) -> Result<usize> {
+        transfer
+            .is_there(libc::MADV_POPULATE_WRITE)
+            .map_err(|error| error.on("read", &self.path))?;
         // SAFETY: the caller's promise.
         let read = || unsafe { self.file.read_slices(&transfer.extents, &transfer.memory) };
         self.with_leave(read).await.map_err(|error| self.told(error))
@@ -125,6 +141,9 @@ impl OpenFile {
     /// # Safety
     /// The transfer's memory stays valid for reads until the future has ended or was dropped.
     pub(crate) async unsafe fn write(&self, transfer: &Transfer) -> Result<usize> {
+        transfer
+            .is_there(libc::MADV_POPULATE_READ)
+            .map_err(|error| error.on("write", &self.path))?;
         if self.append {
             if transfer.list {
                 let cause = "a list cannot be written to a file opened with O_APPEND";

@@ -32,4 +32,5 @@ pub use pool::{
     rejoin,
 };
 pub use weir_net::Transport;
+pub use weir_net::reach;
 pub use weir_net::shm::check as check_shared_memory;

@@ -10,6 +10,7 @@ mod conduit;
 pub mod descriptors;
 mod frames;
 mod poller;
+pub mod reach;
 pub mod shm;
 mod spin;
 pub mod tcp;

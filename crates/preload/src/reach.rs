@@ -1,21 +1,14 @@
 //! Whether memory that a program names is there. Where it is not, a system call answers EFAULT; we
 //! would kill the program.
 
-use crate::process;
-use crate::real::kernel;
 use crate::transfer::Way;
 use libc::c_int;
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::io;
+use std::sync::atomic::{AtomicU32, Ordering};
 use weir_core::slice::Slice;
-
-/// Whether the kernel can be asked (from Linux 5.14 on): 0 is not known yet.
-static CAN_ASK: AtomicU8 = AtomicU8::new(0);
-const YES: u8 = 1;
-const NO: u8 = 2;
-
-/// Pages of which each is asked about. Of more it would take twice as long as to copy them.
-const NEAR: usize = 4;
+use weir_net::reach;
+pub(crate) use weir_net::reach::can_ask;
 
 /// Counts calls of the program's that may have taken memory away.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
@@ -75,32 +68,17 @@ pub(crate) fn is_there(slices: &[Slice], way: Way) -> bool {
         Way::Read => libc::MADV_POPULATE_WRITE,
         Way::Write => libc::MADV_POPULATE_READ,
     };
-    let page = page_bytes();
-    let mut run: Option<(usize, usize)> = None;
-    for slice in slices.iter().filter(|slice| slice.length > 0) {
-        let start = slice.pointer.addr();
-        let end =
-            start.checked_add(slice.length).and_then(|end| end.checked_next_multiple_of(page));
-        let Some(end) = end else { return false };
-        let start = start & !(page - 1);
-        match &mut run {
-            Some((from, to)) if (*from..=*to).contains(&start) => *to = end.max(*to),
-            _ => {
-                if let Some((from, to)) = run.replace((start, end))
-                    && !are_there(from, to, advice)
-                {
-                    return false;
-                }
-            }
-        }
-    }
-    run.is_none_or(|(from, to)| are_there(from, to, advice))
+    let ask = |start, end| match are_there(start, end, advice) {
+        true => Ok(()),
+        false => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+    };
+    reach::spans(slices.iter().copied(), ask).is_ok()
 }
 
 /// Whether there is something to read at an address.
 pub(crate) fn is_readable<T>(pointer: *const T) -> bool {
-    let page = page_bytes();
-    populated(pointer.addr() & !(page - 1), page, libc::MADV_POPULATE_READ)
+    let start = pointer.addr() & !(reach::page_bytes() - 1);
+    are_there(start, start.saturating_add(reach::page_bytes()), libc::MADV_POPULATE_READ)
 }
 
 /// Whether pages from one address to another could be used: they are mapped, with leave to do so.
@@ -110,15 +88,7 @@ fn are_there(start: usize, end: usize, advice: c_int) -> bool {
         return true;
     }
     let changes = CHANGES.load(Ordering::Relaxed);
-    let (page, length) = (page_bytes(), end - start);
-    let there = if length <= NEAR * page {
-        // One question is cheaper than three.
-        populated(start, length, advice)
-    } else {
-        populated(start, page, advice)
-            && populated(end - page, page, advice)
-            && has_no_hole(start, length)
-    };
+    let there = reach::ask(start, end, advice).is_ok() || !reach::can_ask();
     if there {
         known.add(changes, (start, end, advice));
         KNOWN.set(known);
@@ -126,46 +96,10 @@ fn are_there(start: usize, end: usize, advice: c_int) -> bool {
     there
 }
 
-fn has_no_hole(start: usize, length: usize) -> bool {
-    // To begin to write what nobody has to write: it only looks for what is mapped.
-    let asked: c_int = kernel!(SYS_msync, start, length, libc::MS_ASYNC);
-    asked == 0 || process::errno() != libc::ENOMEM
-}
-
-fn populated(start: usize, length: usize, advice: c_int) -> bool {
-    loop {
-        let asked: c_int = kernel!(SYS_madvise, start, length, advice);
-        let again = asked != 0 && matches!(process::errno(), libc::EINTR | libc::EAGAIN);
-        if !again {
-            return asked == 0 || !can_ask();
-        }
-    }
-}
-
-/// Whether the kernel can say so. Where it cannot, everything counts as there.
-pub(crate) fn can_ask() -> bool {
-    match CAN_ASK.load(Ordering::Relaxed) {
-        0 => {
-            let here = 0u8;
-            let address = (&raw const here).addr() & !(page_bytes() - 1);
-            let asked: c_int =
-                kernel!(SYS_madvise, address, page_bytes(), libc::MADV_POPULATE_READ);
-            CAN_ASK.store(if asked == 0 { YES } else { NO }, Ordering::Relaxed);
-            asked == 0
-        }
-        known => known == YES,
-    }
-}
-
-/// Of memory.
-fn page_bytes() -> usize {
-    // SAFETY: a plain question, answered without the kernel.
-    unsafe { libc::getauxval(libc::AT_PAGESZ) as usize }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_net::reach::page_bytes;
 
     fn mapped(count: usize, protection: c_int) -> *mut u8 {
         // SAFETY: asks the kernel for fresh memory.
@@ -205,38 +139,6 @@ mod tests {
             unmap(both, 32 * page, 16 * page);
             assert!(there(both, 5, 32 * page - 5, Way::Read));
             assert!(!there(both, 5, 32 * page - 4, Way::Read), "a byte over the end");
-        }
-    }
-
-    #[test]
-    fn pieces_of_memory_are_there_as_far_as_they_are_mapped() {
-        if !can_ask() {
-            return;
-        }
-        let page = page_bytes();
-        let (count, hole) = (64, 40);
-        let start = mapped(count, libc::PROT_READ);
-        unmap(start, hole * page, page);
-        let slice = |at, length| Slice { pointer: start.wrapping_add(at), length };
-        let read = |slices: &[Slice]| is_there(slices, Way::Write);
-        let pieces = |from: usize, to: usize, step: usize| {
-            (from..to).step_by(step).map(|at| slice(at, 100)).collect::<Vec<_>>()
-        };
-        assert!(read(&[]));
-        assert!(read(&[slice(0, hole * page)]));
-        assert!(read(&[slice(5, 0), slice(hole * page, 0)]), "nothing of what is not there");
-        assert!(read(&pieces(0, hole * page, 512)));
-        assert!(!read(&pieces(page / 2, count * page, 8 * page)), "one piece in the hole");
-        assert!(read(&pieces(page, count * page, 2 * page)), "none of them in the hole");
-        for slices in [
-            vec![slice(0, count * page)],
-            vec![slice(0, hole * page + 1)],
-            vec![slice(hole * page - 1, 2)],
-            pieces(0, count * page, 512),
-            vec![slice((hole + 1) * page, page), slice(hole * page, 1), slice(0, page)],
-            vec![Slice { pointer: std::ptr::without_provenance_mut(usize::MAX - 5), length: 100 }],
-        ] {
-            assert!(!read(&slices), "{slices:?}");
         }
     }
 
