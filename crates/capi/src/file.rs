@@ -48,16 +48,10 @@ pub(crate) struct Transfer {
 }
 
 impl Transfer {
-    /// Whether the memory is there, to be used as this advice has it. Where the kernel cannot say so, it counts as
-    /// there.
-    fn is_there(&self, advice: libc::c_int) -> Result<()> {
-        match reach::touch(self.memory.iter().copied(), advice) {
-            Err(_) if reach::can_ask() => {
-                let cause = "the memory is not all there, or may not be used so";
-                Err(Error::because(Code::BadAddress, cause))
-            }
-            _ => Ok(()),
-        }
+    /// Makes sure that the memory is there, to be used as this advice has it; `what` says for what.
+    fn touch(&self, advice: libc::c_int, what: &str) -> Result<()> {
+        let touched = reach::touch(self.memory.iter().copied(), advice);
+        touched.map_err(|_| weir_client::bad_memory(what))
     }
 
     /// One extent.
@@ -129,7 +123,7 @@ impl OpenFile {
     /// ended or was dropped.
     pub(crate) async unsafe fn read(&self, transfer: &Transfer) -> Result<usize> {
         transfer
-            .is_there(libc::MADV_POPULATE_WRITE)
+            .touch(libc::MADV_POPULATE_WRITE, "received into")
             .map_err(|error| error.on("read", &self.path))?;
         // SAFETY: the caller's promise.
         let read = || unsafe { self.file.read_slices(&transfer.extents, &transfer.memory) };
@@ -142,7 +136,7 @@ impl OpenFile {
     /// The transfer's memory stays valid for reads until the future has ended or was dropped.
     pub(crate) async unsafe fn write(&self, transfer: &Transfer) -> Result<usize> {
         transfer
-            .is_there(libc::MADV_POPULATE_READ)
+            .touch(libc::MADV_POPULATE_READ, "sent from")
             .map_err(|error| error.on("write", &self.path))?;
         if self.append {
             if transfer.list {

@@ -26,7 +26,7 @@ pub mod lending;
 mod net;
 mod pool;
 
-pub use net::Net;
+pub use net::{Net, bad_memory};
 pub use pool::{
     ConnectOptions, FormOptions, Formed, Pool, PoolAddress, STRIPE_SIZE_DEFAULT, form, form_again,
     rejoin,

@@ -486,7 +486,8 @@ impl Shared {
     }
 }
 
-fn bad_memory(what: &str) -> Error {
+/// What a call is told whose memory cannot be used; `what` for: "sent from" or "received into".
+pub fn bad_memory(what: &str) -> Error {
     let cause = format!("the memory to be {what} is not all there, or may not be used so");
     Error::because(Code::BadAddress, cause)
 }

@@ -2,7 +2,7 @@
 //! shared memory it is copied in user space, and a copy of what is not there would end the program.
 
 use std::io;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 use weir_core::slice::Slice;
 
 /// Pages of which each is asked about. Of more it would take twice as long as to copy them.
@@ -38,8 +38,12 @@ pub fn spans(
 }
 
 /// As [`touch`], of the pages from one address to another. Of many it is the first, the last, and that there is
-/// no hole between them.
+/// no hole between them. Where the kernel cannot say so, they count as there.
 pub fn ask(start: usize, end: usize, how: libc::c_int) -> io::Result<()> {
+    populate(start, end, how).or_else(|error| if can_ask() { Err(error) } else { Ok(()) })
+}
+
+fn populate(start: usize, end: usize, how: libc::c_int) -> io::Result<()> {
     let (page, length) = (page_bytes(), end - start);
     if length <= NEAR * page {
         // One question is cheaper than three.
@@ -93,12 +97,18 @@ pub fn page_bytes() -> usize {
 
 /// Whether the kernel can say so at all (Linux 5.14).
 pub fn can_ask() -> bool {
-    static CAN: OnceLock<bool> = OnceLock::new();
-    *CAN.get_or_init(|| {
+    const UNKNOWN: u8 = 0;
+    const YES: u8 = 1;
+    const NO: u8 = 2;
+    // Nobody waits for who finds it out: a child of fork could do so for ever.
+    static CAN: AtomicU8 = AtomicU8::new(UNKNOWN);
+    if CAN.load(Ordering::Relaxed) == UNKNOWN {
         let here = 0u8;
-        let here = Slice::to_read(std::slice::from_ref(&here));
-        touch(std::iter::once(here), libc::MADV_POPULATE_READ).is_ok()
-    })
+        let start = (&raw const here).addr() & !(page_bytes() - 1);
+        let can = populate_page(start, libc::MADV_POPULATE_READ).is_ok();
+        CAN.store(if can { YES } else { NO }, Ordering::Relaxed);
+    }
+    CAN.load(Ordering::Relaxed) == YES
 }
 
 #[cfg(test)]

@@ -366,15 +366,17 @@ fn mapped(
     (fd, offset): (c_int, off_t),
     next: impl FnOnce() -> *mut c_void,
 ) -> *mut c_void {
-    let next = || match flags & libc::MAP_FIXED {
-        0 => next(),
-        _ => reach::changes(next),
+    let map = || {
+        if flags & libc::MAP_ANONYMOUS != 0 {
+            return next();
+        }
+        refresh(fd);
+        alone::map(address, length, protection, flags, fd, offset).unwrap_or_else(next)
     };
-    if flags & libc::MAP_ANONYMOUS != 0 {
-        return next();
+    match flags & libc::MAP_FIXED {
+        0 => map(),
+        _ => reach::changes(map),
     }
-    refresh(fd);
-    alone::map(address, length, protection, flags, fd, offset).unwrap_or_else(next)
 }
 
 fn controls(fd: c_int, command: c_int) {
