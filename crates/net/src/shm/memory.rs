@@ -210,6 +210,11 @@ impl Ring<'_> {
         is_asleep(&self.counts().reader)
     }
 
+    /// The same for who does not want to know: [`Ring::show_written`] is to follow.
+    pub(crate) fn show_more(&self, written: u64) {
+        self.counts().written.store(written, Ordering::Release);
+    }
+
     /// Shows who writes that so many bytes were taken. True: it sleeps, and is to be told, as there is
     /// room enough now.
     pub(crate) fn show_taken(&self, taken: u64) -> bool {
