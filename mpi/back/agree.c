@@ -1,9 +1,9 @@
 /* agree.c - what all ranks have to know of each other before they can exchange data.
  *
  * Whether to exchange must be decided alike everywhere, so hints are rank 0's, and each rank is told
- * whether anybody's view has small pieces. Both go with one reduction, which is begun when a view is
- * set and ended when somebody wants to know: a program that sets a view for every access, as HDF5
- * does, never waits for it.
+ * whether anybody's view has small pieces. Both go with one reduction, which the next access of all
+ * together makes: of two views that are set one after the other, as HDF5 does for each of its
+ * accesses, nobody asks about the first.
  */
 #include "agree.h"
 #include "comm.h"
@@ -35,41 +35,47 @@ static void carry(struct hints *hints, int64_t told[HINTS], bool out)
 #undef CARRY
 }
 
-void agree_begin(struct weir_mpi_file *file, MPI_Info info)
+void agree_later(struct weir_mpi_file *file, MPI_Info info)
 {
-    struct agreement *agreement = &file->agreement;
-    agree_end(file);
     struct hints said = file->hints;
+    int64_t told[HINTS];
     hints_read(info, &said);
-    agreement->fine = access_is_fine(file->view);
-    agreement->cb_read = said.cb_read;
-    agreement->cb_write = said.cb_write;
-    int64_t *told = agreement->told;
     carry(&said, told, true);
-    for (int i = 0; file->rank != 0 && i < HINTS; i++)
-        told[i] = INT64_MIN;
-    told[FINE] = agreement->fine;
-    agreement->request = MPI_REQUEST_NULL;
-    agreement->pending =
-        file->size == 1 ||
-        comm_begin_reduce(told, AGREED, MPI_INT64_T, MPI_MAX, file->comm, &agreement->request);
+    carry(&file->hints, told, false);
+    file->agreement.fine = access_is_fine(file->view);
+    file->agreement.owed = file->size > 1;
 }
 
-void agree_end(struct weir_mpi_file *file)
+static void settle(struct weir_mpi_file *file)
 {
     struct agreement *agreement = &file->agreement;
-    if (!agreement->pending)
-        return;
-    if (file->size > 1)
-        comm_wait(&agreement->request);
     carry(&file->hints, agreement->told, false);
     agreement->fine = agreement->told[FINE] != 0;
     agreement->pending = false;
 }
 
-void agree_soon(struct weir_mpi_file *file)
+bool agree_begin(struct weir_mpi_file *file)
 {
     struct agreement *agreement = &file->agreement;
-    if (agreement->pending && (file->size == 1 || comm_look(&agreement->request)))
-        agree_end(file);
+    int64_t *told = agreement->told;
+    if (!agreement->owed)
+        return true;
+    agreement->owed = false;
+    carry(&file->hints, told, true);
+    for (int i = 0; file->rank != 0 && i < HINTS; i++)
+        told[i] = INT64_MIN;
+    told[FINE] = agreement->fine;
+    agreement->pending =
+        comm_begin_reduce(told, AGREED, MPI_INT64_T, MPI_MAX, file->comm, &agreement->request);
+    if (agreement->pending && comm_look(&agreement->request))
+        settle(file);
+    return !agreement->pending;
+}
+
+void agree_end(struct weir_mpi_file *file)
+{
+    if (!file->agreement.pending)
+        return;
+    comm_wait(&file->agreement.request);
+    settle(file);
 }

@@ -6,8 +6,8 @@
  * pieces. They write only what they were given: holes stay what they were, nothing is read to be
  * written back.
  *
- * Nobody asks when nobody needs to: once a view is set all ranks know whether any of their views has
- * small pieces at all (agree.h).
+ * Nobody asks when nobody needs to: from the first access through a view on all ranks know whether any
+ * of their views has small pieces at all (agree.h).
  */
 #include "comm.h"
 #include "error.h"
@@ -769,34 +769,32 @@ static int exchange_or_not(const struct access *access, enum hint hint, MPI_Coun
 int access_run_all(const struct access *access, MPI_Count *bytes)
 {
     struct weir_mpi_file *file = access->file;
-    const struct agreement *agreement = &file->agreement;
+    const enum hint *hint = access->write ? &file->hints.cb_write : &file->hints.cb_read;
     *bytes = 0;
     if (file->size == 1) {
         return access_run(access, bytes);
     }
-    agree_soon(file);
     /* As long as the others have not been heard, a rank that would not gain from an exchange does not
      * wait for them: its own access is under way meanwhile. */
-    bool alone = agreement->pending && !agreement->fine &&
-                 (access->write ? agreement->cb_write : agreement->cb_read) != HINT_ENABLE;
+    bool alone = !agree_begin(file) && !file->agreement.fine && *hint != HINT_ENABLE;
     int class = alone ? access_run(access, bytes) : MPI_SUCCESS;
     char text[ERROR_TEXT_SIZE];
     if (class != MPI_SUCCESS) {
         snprintf(text, sizeof text, "%s", error_text);
     }
     agree_end(file);
-    enum hint hint = access->write ? file->hints.cb_write : file->hints.cb_read;
-    bool exchange = hint == HINT_ENABLE || (hint == HINT_AUTOMATIC && agreement->fine);
+    bool exchange =
+        *hint == HINT_ENABLE || (*hint == HINT_AUTOMATIC && file->agreement.fine);
     if (!exchange) {
         return alone ? class : access_run(access, bytes);
     }
     if (!alone) {
-        return exchange_or_not(access, hint, bytes);
+        return exchange_or_not(access, *hint, bytes);
     }
     /* With nothing of its own it may still be needed to collect what others have. */
     struct access none = *access;
     MPI_Count nothing;
     none.count = 0;
-    int others = exchange_or_not(&none, hint, &nothing);
+    int others = exchange_or_not(&none, *hint, &nothing);
     return class == MPI_SUCCESS ? others : error_set(class, "%s", text);
 }

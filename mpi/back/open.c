@@ -277,7 +277,6 @@ EXPORT int weir_mpi_File_close(MPI_File *handle);
 int weir_mpi_File_close(MPI_File *handle)
 {
     struct weir_mpi_file *file = file_find(*handle);
-    agree_end(file);
     /* Nobody's writes may be under way when rank 0 settles the file and ends what it has lent. */
     int class = file_agree(file, request_finish(file));
     int closed = MPI_SUCCESS;
@@ -434,7 +433,7 @@ EXPORT int weir_mpi_File_set_info(MPI_File handle, MPI_Info info);
 int weir_mpi_File_set_info(MPI_File handle, MPI_Info info)
 {
     struct weir_mpi_file *file = file_find(handle);
-    agree_begin(file, info);
+    agree_later(file, info);
     return MPI_SUCCESS;
 }
 
@@ -442,7 +441,6 @@ EXPORT int weir_mpi_File_get_info(MPI_File handle, MPI_Info *info);
 int weir_mpi_File_get_info(MPI_File handle, MPI_Info *info)
 {
     struct weir_mpi_file *file = file_find(handle);
-    agree_end(file);
     return error_raise(file, hints_show(&file->hints, info));
 }
 

@@ -39,7 +39,7 @@ int weir_mpi_File_set_view(MPI_File handle, MPI_Offset displacement, MPI_Datatyp
         file->view = view;
     }
     /* The hints are everybody's, whether the view is or not. */
-    agree_begin(file, info);
+    agree_later(file, info);
     if (class != MPI_SUCCESS)
         return error_raise(file, class);
     pthread_mutex_lock(&file->lock);
