@@ -83,11 +83,13 @@ static int run(const struct access *access, MPI_Count length, bool collective, M
     if (!file->atomic && !collective)
         return access_run(access, bytes);
     if (!file->atomic) {
-        /* Programs read together what they have just written together, with no more between the two: in
-         * ROMIO all ranks wait for each other there, whatever the standard demands of the program. */
-        if (file->written_together && !access->write && file->size > 1)
+        /* Programs read together what they have just written together, and then write it anew, with no more
+         * between the two: in ROMIO all ranks wait for each other there, whatever the standard demands of
+         * the program. */
+        enum last_access now = access->write ? LAST_WRITTEN : LAST_READ;
+        if (file->last_together != LAST_NONE && file->last_together != now && file->size > 1)
             comm_barrier(file->comm);
-        file->written_together = access->write;
+        file->last_together = now;
         return access_run_all(access, bytes);
     }
     struct range range;

@@ -16,6 +16,8 @@
 struct transfer;
 struct view;
 
+enum last_access { LAST_NONE, LAST_READ, LAST_WRITTEN };
+
 struct weir_mpi_file {
     MPI_File handle; /* the program's */
     char *path;      /* within the pool */
@@ -34,7 +36,7 @@ struct weir_mpi_file {
     uint32_t shared_number; /* of the shared file pointer's counter; see shared.h */
     MPI_Offset shared_base; /* added to what it counts: bytes of the view's data */
     bool atomic;            /* MPI_File_set_atomicity */
-    bool written_together;  /* a collective write was the last collective access */
+    enum last_access last_together; /* of the collective accesses */
 
     struct transfer *split; /* of the split collective that is under way, if one is */
     bool splitting;
