@@ -76,6 +76,17 @@ static int place_of(struct weir_mpi_file *file, const struct call *call, MPI_Cou
     return shared_advance_all(file, bytes, position);
 }
 
+/* Collective. Programs read together what they have just written together, and then write it anew, with no
+ * more between the two: in ROMIO all ranks wait for each other there, whatever the standard demands of the
+ * program. */
+static void wait_for_the_last(struct weir_mpi_file *file, bool write)
+{
+    enum last_access now = write ? LAST_WRITTEN : LAST_READ;
+    if (file->last_together != LAST_NONE && file->last_together != now && file->size > 1)
+        comm_barrier(file->comm);
+    file->last_together = now;
+}
+
 /* A blocking access that may lock what it is about to touch. */
 static int run(const struct access *access, MPI_Count length, bool collective, MPI_Count *bytes)
 {
@@ -83,13 +94,7 @@ static int run(const struct access *access, MPI_Count length, bool collective, M
     if (!file->atomic && !collective)
         return access_run(access, bytes);
     if (!file->atomic) {
-        /* Programs read together what they have just written together, and then write it anew, with no more
-         * between the two: in ROMIO all ranks wait for each other there, whatever the standard demands of
-         * the program. */
-        enum last_access now = access->write ? LAST_WRITTEN : LAST_READ;
-        if (file->last_together != LAST_NONE && file->last_together != now && file->size > 1)
-            comm_barrier(file->comm);
-        file->last_together = now;
+        wait_for_the_last(file, access->write);
         return access_run_all(access, bytes);
     }
     struct range range;
@@ -172,6 +177,8 @@ static int begin_split(MPI_File handle, struct call call, void *buffer, MPI_Coun
     if (file->splitting)
         return error_raise(file, error_set(MPI_ERR_IO, "%s %s: %s has not been ended yet", call.name,
                                            file->path, file->split_name));
+    if (!file->atomic)
+        wait_for_the_last(file, call.write);
     if (class != MPI_SUCCESS) {
         MPI_Offset position;
         if (call.place == ORDERED)

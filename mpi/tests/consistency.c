@@ -147,14 +147,21 @@ static void in_turn(void)
     MPI_File file = created(MPI_COMM_WORLD, name);
     unsigned char *mine = malloc(bytes), *found = malloc((size_t)bytes * size);
     if (file == MPI_FILE_NULL || !driver) return;
-    for (unsigned turn = 0; turn < 16; turn++) {
+    for (unsigned turn = 0; turn < 32; turn++) {
         /* One has a long time to read. */
         int reads = rank == (int)turn % size ? bytes * size : 0;
         stamp_fill(mine, (MPI_Offset)rank * bytes, bytes, turn);
         if (rank == (int)(turn / 2) % size && turn % 2) usleep(30000);
         OK(MPI_File_set_view(file, 0, MPI_BYTE, MPI_BYTE, "native", MPI_INFO_NULL));
-        OK(MPI_File_write_at_all(file, (MPI_Offset)rank * bytes, mine, bytes, MPI_BYTE, MPI_STATUS_IGNORE));
-        OK(MPI_File_read_at_all(file, 0, found, reads, MPI_BYTE, MPI_STATUS_IGNORE));
+        if (turn < 16) {
+            OK(MPI_File_write_at_all(file, (MPI_Offset)rank * bytes, mine, bytes, MPI_BYTE, MPI_STATUS_IGNORE));
+            OK(MPI_File_read_at_all(file, 0, found, reads, MPI_BYTE, MPI_STATUS_IGNORE));
+        } else {
+            OK(MPI_File_write_at_all_begin(file, (MPI_Offset)rank * bytes, mine, bytes, MPI_BYTE));
+            OK(MPI_File_write_at_all_end(file, mine, MPI_STATUS_IGNORE));
+            OK(MPI_File_read_at_all_begin(file, 0, found, reads, MPI_BYTE));
+            OK(MPI_File_read_at_all_end(file, found, MPI_STATUS_IGNORE));
+        }
         for (int from = 0; from < size && reads > 0; from++) {
             stamp_fill(mine, (MPI_Offset)from * bytes, bytes, turn);
             SAME(found + (size_t)from * bytes, mine, bytes);
