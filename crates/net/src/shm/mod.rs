@@ -427,15 +427,17 @@ mod tests {
         };
         left.send(wire::frame(header, &[]), Some(Whole(vec![1; bytes])));
         let over = AtomicBool::new(false);
-        std::thread::scope(|scope| {
+        let flushed = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     right.channel.incoming().expect("memory").reader_sleeps();
                 }
             });
-            assert!(left.flush().expect("flushes") > bytes);
+            let flushed = left.flush();
             over.store(true, Ordering::Relaxed);
+            flushed
         });
+        assert!(flushed.expect("flushes") > bytes);
         let mut bells = [0u8; 64];
         let flags = libc::MSG_DONTWAIT;
         // SAFETY: room for so many bytes.
