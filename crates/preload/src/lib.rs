@@ -29,6 +29,7 @@ mod transfer;
 /// Runs when the library is loaded. Functions called before go straight to the kernel.
 #[cfg_attr(test, allow(dead_code))]
 extern "C" fn begin() {
+    memory::begin();
     exports::begin();
     before::find();
     bare::find();

@@ -4,9 +4,10 @@
 //! so nothing here may enter that one. Ours is entered inside of the library alone, where a handler
 //! that interrupts leaves everything to the kernel.
 
+use libc::c_char;
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// Blocks have sizes from 16 bytes to 1 MiB, each twice the one before; what is larger is the
 /// kernel's to give and take.
@@ -33,6 +34,26 @@ unsafe impl Sync for Memory {}
 
 #[cfg_attr(not(test), global_allocator)]
 static MEMORY: Memory = Memory::new();
+
+/// Where the C library says that this thread is the only one. Null: it does not say.
+static SINGLE_THREADED: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Looks up what the C library says of threads (glibc, from 2.32 on).
+pub(crate) fn begin() {
+    // SAFETY: a symbol's name that ends.
+    let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
+    SINGLE_THREADED.store(found.cast(), Ordering::Relaxed);
+}
+
+/// Whether nobody else can want the lock, now and until this thread makes another: a request of 4 KiB
+/// locks some thirty times, and the processor then waits for all stores before.
+#[inline]
+fn is_single_threaded() -> bool {
+    let says = SINGLE_THREADED.load(Ordering::Relaxed);
+    // SAFETY: the C library's own variable, there for as long as it is; it changes while this is the only
+    // thread, and by it alone.
+    !says.is_null() && unsafe { says.read_volatile() } != 0
+}
 
 fn pages(size: usize) -> *mut u8 {
     // SAFETY: asks the kernel for fresh memory.
@@ -67,6 +88,10 @@ impl Memory {
     }
 
     fn lock(&self) {
+        if is_single_threaded() {
+            self.locked.store(true, Ordering::Relaxed);
+            return;
+        }
         while !self.try_lock() {
             // Held for a few instructions, or for one `mmap`.
             // SAFETY: has no conditions.
