@@ -78,17 +78,23 @@ pub fn connect<P: Payload>(address: SocketAddr) -> io::Result<ShmLink<P>> {
 
 /// Whether processes of this machine can share memory at all; what hinders them.
 pub fn check() -> io::Result<()> {
-    // Nobody else has the name as long as the address is ours.
-    let reserved = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let address = reserved.local_addr()?;
-    let listener = listen(address)?;
-    let _left = connect::<NoPayload>(address)?;
-    let right = ShmLink::<NoPayload>::accepted(listener.accept()?.0)?;
-    right.channel.hear();
+    let (_left, right) = pair::<NoPayload>()?;
     match right.channel.incoming() {
         Some(_) => Ok(()),
         None => Err(io::Error::other("no memory came over the socket")),
     }
+}
+
+/// Two ends of a connection within this process, of which the one that accepts has heard the first words.
+fn pair<P: Payload>() -> io::Result<(ShmLink<P>, ShmLink<P>)> {
+    // Nobody else has the name as long as the address is ours.
+    let reserved = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = reserved.local_addr()?;
+    let listener = listen(address)?;
+    let left = connect(address)?;
+    let right = ShmLink::accepted(listener.accept()?.0)?;
+    right.channel.hear();
+    Ok((left, right))
 }
 
 /// Whether it is an address of this machine's.
@@ -412,11 +418,7 @@ mod tests {
 
     #[test]
     fn who_sleeps_whenever_it_has_caught_up_is_not_rung_for_each_step() {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("an address");
-        let beside = listen(listener.local_addr().expect("address")).expect("listens");
-        let mut left = connect::<Whole>(listener.local_addr().expect("address")).expect("connects");
-        let right = ShmLink::<Whole>::accepted(beside.accept().expect("accepts").0).expect("link");
-        right.channel.hear();
+        let (mut left, right) = pair::<Whole>().expect("a pair");
         let bytes = RING_BYTES - STEP_BYTES;
         let header = Header {
             kind: Kind::Write,
