@@ -40,6 +40,8 @@ static SINGLE_THREADED: AtomicPtr<c_char> = AtomicPtr::new(std::ptr::null_mut())
 
 /// Looks up what the C library says of threads (glibc, from 2.32 on).
 pub(crate) fn begin() {
+    // Not what stands behind us, as functions are looked up: the program may have the variable itself, copied
+    // from the C library's when it was linked, and that one is kept up to date.
     // SAFETY: a symbol's name that ends.
     let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) };
     SINGLE_THREADED.store(found.cast(), Ordering::Relaxed);
