@@ -124,6 +124,29 @@ static inline ssize_t bare_pwrite(int fd, const void *memory, size_t length, off
     return syscall(SYS_pwrite64, fd, memory, length, offset);
 }
 
+/* A system call that no library sees. */
+static inline long unseen(long number, long first, long second, long third)
+{
+#if defined __x86_64__
+    long result;
+    __asm__ volatile("syscall"
+                     : "=a"(result)
+                     : "a"(number), "D"(first), "S"(second), "d"(third)
+                     : "rcx", "r11", "memory");
+    return result;
+#elif defined __aarch64__
+    register long x8 __asm__("x8") = number;
+    register long x0 __asm__("x0") = first;
+    register long x1 __asm__("x1") = second;
+    register long x2 __asm__("x2") = third;
+    register long x3 __asm__("x3") = 0600;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3) : "memory");
+    return x0;
+#else
+    return syscall(number, first, second, third);
+#endif
+}
+
 /* The file holds the pattern there, for the library and for the kernel. */
 static inline void holds(int fd, unsigned seed, uint64_t offset, size_t length)
 {

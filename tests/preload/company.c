@@ -74,6 +74,23 @@ static void until_lost(void)
     }
 }
 
+/* The mount goes, and hears of nothing any more: a number that was a file's of the pool is none now. */
+static void until_unmounted(void)
+{
+    warm();
+    int fd = borrowed("left", O_CREAT | O_RDWR);
+    DIRECTLY(1, EQUAL(pwrite(fd, memory, LENGTH, 0), LENGTH));
+    ready();
+    while (access(outside("go"), F_OK) != 0) usleep(1000);
+    /* The kernel says that nobody was there to hear of it, and closes it. */
+    unseen(SYS_close, fd, 0, 0);
+    EQUAL(unseen(SYS_openat, AT_FDCWD, (long)outside("go"), O_RDWR), fd);
+    DIRECTLY(0, EQUAL(pwrite(fd, "here", 4, 0), 4));
+    struct stat status;
+    EQUAL(fstat(fd, &status), 0);
+    EQUAL(status.st_size, 4);
+}
+
 /* Whoever opens anything after others have written sees what they wrote, whatever was read ahead. */
 static void reads_ahead(void)
 {
@@ -117,6 +134,7 @@ static const struct test tests[] = {
     {"for_long", for_long},
     {"for_ever", for_ever},
     {"until_lost", until_lost},
+    {"until_unmounted", until_unmounted},
     {"reads_ahead", reads_ahead},
     {"looks_again", looks_again},
     {NULL, NULL},

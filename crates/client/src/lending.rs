@@ -5,9 +5,13 @@
 //! A program asks with an ioctl on the open descriptor. Only descriptors of a mount of ours know it,
 //! so that the answer is also how a program tells them from others.
 
+mod life;
+
+use life::{Life, Living};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Deref;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -65,7 +69,7 @@ const BUCKETS: usize = 64 * 1024;
 /// Cells to count in.
 pub const CELLS: usize = 4100;
 /// First bytes of a board; changes with its form.
-const MAGIC: u64 = 0x0002_6472_6165_6977;
+const MAGIC: u64 = 0x0003_6472_6165_6977;
 
 /// Counters that a program adds to: requests, bytes and nanoseconds of one path's files.
 #[derive(Debug, Default)]
@@ -112,6 +116,11 @@ struct Memory {
     next_cell: AtomicU32,
     buckets: [AtomicU8; BUCKETS],
     cells: [Cell; CELLS],
+    /// Of each cell: descriptors closed of files that count there. Apart from the counters, which many
+    /// change at a time.
+    closes: [AtomicU32; CELLS],
+    /// Whether the mount is there to count them.
+    life: Life,
 }
 
 /// A mount's board: a file mapped by the mount and by the programs beside it. It is believed in
@@ -219,11 +228,50 @@ impl Board {
         total
     }
 
+    /// For the mount: the thread that calls this says that each descriptor's closing is counted before the
+    /// kernel tells whoever closed it. That ends with what is given, with the thread, and where one was
+    /// missed ([`Board::missed_close`]).
+    pub fn counts_closes(self: &Arc<Self>) -> io::Result<Counting> {
+        Living::begin(OfBoard(self.clone())).map(Counting)
+    }
+
+    /// A descriptor of a file that counts there was closed.
+    pub fn closed(&self, cell: u32) {
+        self.memory().closes[(cell as usize).min(CELLS - 1)].fetch_add(1, Ordering::Release);
+    }
+
+    /// Some may be closed, or may have been, without a word.
+    pub fn missed_close(&self) {
+        self.memory().life.end();
+    }
+
+    /// How many descriptors have been closed of files that count there, this one perhaps; while it stays
+    /// the same, all descriptors are open on what they were. None: nobody counts.
+    pub fn closes(&self, cell: u32) -> Option<u32> {
+        let memory = self.memory();
+        // In this order: what is counted up to a death was counted.
+        let closes = memory.closes[(cell as usize).min(CELLS - 1)].load(Ordering::Acquire);
+        memory.life.is_there().then_some(closes)
+    }
+
     /// A cell.
     pub fn cell(&self, number: u32) -> &Cell {
         &self.memory().cells[(number as usize).min(CELLS - 1)]
     }
 }
+
+struct OfBoard(Arc<Board>);
+
+impl Deref for OfBoard {
+    type Target = Life;
+
+    fn deref(&self) -> &Life {
+        &self.0.memory().life
+    }
+}
+
+/// Closings are counted: see [`Board::counts_closes`].
+pub struct Counting(#[allow(dead_code)] Living<OfBoard>);
 
 /// What the programs that were lent files of one path have written, as the board says.
 #[derive(Debug)]
@@ -317,6 +365,27 @@ mod tests {
             board.unmark(9);
         }
         assert!(board.marked(9));
+    }
+
+    #[test]
+    fn closes_count_while_somebody_is_there_to_count_them() {
+        let directory = tempfile::tempdir().expect("tempdir");
+        let board = Arc::new(Board::make(directory.path()).expect("made"));
+        let other = Board::open(board.path()).expect("opened");
+        let (cell, next) = (board.new_cell(), board.new_cell());
+        assert_eq!(other.closes(cell), None);
+        let counting = board.counts_closes().expect("begun");
+        assert_eq!(other.closes(cell), Some(0));
+        board.closed(cell);
+        assert_eq!((other.closes(cell), other.closes(next)), (Some(1), Some(0)));
+        board.missed_close();
+        assert_eq!(other.closes(cell), None);
+        drop(counting);
+        let counting = board.counts_closes().expect("begun again");
+        assert_eq!(other.closes(cell), Some(1));
+        drop(counting);
+        assert_eq!(other.closes(cell), None);
+        other.closes(u32::MAX);
     }
 
     #[test]

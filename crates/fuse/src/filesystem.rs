@@ -173,7 +173,11 @@ impl Shared {
             Asked::Create { name, mode, flags } => self.create(request, name, mode, flags, reply),
             Asked::Read(read) => self.read_file(ino, &read, reply),
             Asked::Write { write, data } => return self.write_file(ino, &write, data, reply),
-            Asked::Flush { lock_owner } => {
+            Asked::Flush { handle, lock_owner } => {
+                // Whoever closed it does not go on before the answer: programs find it counted.
+                if let (Some(lender), Some(open)) = (&self.lender, self.files.find(handle)) {
+                    open.counters.descriptor_closed(&lender.board);
+                }
                 // What was written is stored already.
                 self.flushed(ino, lock_owner);
                 reply.ok();
@@ -481,7 +485,13 @@ impl Shared {
         open.counters.wrote(if result.is_ok() { data.len() } else { 0 }, time);
         match result {
             Ok(()) => reply.written(data.len() as u32),
-            Err(errno) => reply.error(errno),
+            Err(errno) => {
+                // The next closing of the file tells of that, and asks nothing of us.
+                if let Some(lender) = self.lender.as_ref().filter(|_| from_cache) {
+                    lender.board.missed_close();
+                }
+                reply.error(errno);
+            }
         }
         result.is_ok()
     }

@@ -190,6 +190,7 @@ pub(crate) enum Operation<'a> {
         data: &'a [u8],
     },
     Flush {
+        handle: u64,
         lock_owner: u64,
     },
     Release {
@@ -378,8 +379,9 @@ pub(crate) fn parse<'a>(header: &Header, body: &'a [u8]) -> Option<Operation<'a>
         23 => ListXattr { size: cut.u32()? },
         24 => RemoveXattr { name: cut.text()? },
         25 => {
-            cut.skip(16)?;
-            Flush { lock_owner: cut.u64()? }
+            let handle = cut.u64()?;
+            cut.skip(8)?;
+            Flush { handle, lock_owner: cut.u64()? }
         }
         26 => {
             let (major, minor, max_readahead) = (cut.u32()?, cut.u32()?, cut.u32()?);

@@ -168,6 +168,11 @@ impl FileCounters {
         *self.cell.get_or_init(|| board.new_cell())
     }
 
+    /// A descriptor of a file of this path was closed.
+    pub(crate) fn descriptor_closed(&self, board: &Board) {
+        self.cell.get().iter().for_each(|&&cell| board.closed(cell));
+    }
+
     /// Whether programs that were lent files of this path write at this moment, or do not know what
     /// became of their writes; one that was killed never will.
     pub(crate) fn in_doubt(&self, board: &Board) -> bool {

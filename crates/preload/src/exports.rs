@@ -256,6 +256,14 @@ interpose! {
             controls(fd, command);
             controlled(fd, command, alone::control(fd, command, next))
         };
+    fn unshare(flags: c_int) -> c_int,
+        early kernel!(SYS_unshare, flags),
+        |next| {
+            if flags & libc::CLONE_FILES != 0 {
+                files::divide();
+            }
+            next()
+        };
     fn flock(fd: c_int, operation: c_int) -> c_int,
         early kernel!(SYS_flock, fd, operation),
         |next| {
@@ -426,8 +434,12 @@ fn real_close_range(first: u32, last: u32, flags: c_int) -> c_int {
 /// As the C library's function.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn close_range(first: u32, last: u32, flags: c_int) -> c_int {
+    const CLOSE_RANGE_UNSHARE: c_int = 2;
     const CLOSE_RANGE_CLOEXEC: c_int = 4;
     buffer::settle();
+    if flags & CLOSE_RANGE_UNSHARE != 0 {
+        files::divide();
+    }
     if process::is_guest() || !process::attends() || first > last {
         return real_close_range(first, last, flags);
     }

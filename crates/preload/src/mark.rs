@@ -1,9 +1,10 @@
 //! A sign that a descriptor has in the kernel, by which it is known again.
 //!
-//! At each call the kernel is asked what a descriptor is now (see [`files`](crate::files)). To ask which file
-//! it is takes 0.5 us, a fifth of a request of 4 KiB; to ask for one small number that belongs to what was
-//! opened takes 0.2. There is one that nobody uses of regular files: the signal that a program wants where
-//! the descriptor can be read again, or loses a lease. It is 0 of whatever is opened anew.
+//! Where it may have changed the kernel is asked what a descriptor is now (see [`files`](crate::files)). To ask
+//! which file it is takes 0.5 us, a fifth of a request of 4 KiB; to ask for one small number that belongs to what
+//! was opened takes 0.1, and 0.3 where there are other threads. There is one that nobody uses of regular files: the
+//! signal that a program wants where the descriptor can be read again, or loses a lease. It is 0 of whatever is
+//! opened anew.
 
 use crate::real::kernel;
 use libc::c_int;

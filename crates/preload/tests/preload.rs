@@ -277,6 +277,42 @@ fn harmless() {
 }
 
 #[test]
+fn hands() {
+    if fuse_works() {
+        Ground::new(timing()).test("hands");
+    }
+}
+
+/// A mount that was ended by force cannot tell programs what becomes of their descriptors.
+#[test]
+fn unmounted_by_force() {
+    if !fuse_works() {
+        return;
+    }
+    let ground = Ground::new(timing());
+    let program = ground.compile("company", &[]);
+    let mut child = at_work(&ground, &program, "until_unmounted");
+    let mount =
+        std::ffi::CString::new(ground.mount.as_os_str().as_encoded_bytes()).expect("a path");
+    // SAFETY: a path, ended by a NUL; the mount is this test's own.
+    if unsafe { libc::umount2(mount.as_ptr(), libc::MNT_FORCE | libc::MNT_DETACH) } != 0 {
+        eprintln!("SKIPPED: no leave to unmount by force");
+        child.kill().expect("child is ours");
+        child.wait().expect("child ends");
+        return;
+    }
+    let session = ground.session.as_ref().expect("mounted");
+    let begun = Instant::now();
+    while !session.is_over() {
+        assert!(begun.elapsed() < CASE_TIME_MAX, "the mount does not end");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    File::create(ground.scratch.join("go")).expect("a file");
+    let status = wait(&mut child).map(|status| status.to_string());
+    assert_eq!(status.as_deref(), Some("exit status: 0"));
+}
+
+#[test]
 fn maps() {
     if fuse_works() {
         Ground::new(timing()).test("maps");

@@ -1,0 +1,129 @@
+/* Descriptors change hands where the library does not see it: by system calls of the program's own, as
+   languages without a C library make them, and rings of requests. */
+#include "check.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+enum { LENGTH = 4096 };
+
+static char memory[LENGTH];
+
+/* A file outside of the pool, empty. */
+static int local(void)
+{
+    int fd = open(outside("local"), O_RDWR | O_CREAT | O_TRUNC, 0600);
+    CHECK(fd >= 0);
+    return fd;
+}
+
+static void writes(int fd, unsigned seed)
+{
+    fill(memory, seed, 0, LENGTH);
+    EQUAL(pwrite(fd, memory, LENGTH, 0), LENGTH);
+}
+
+/* What lies at a path is the pattern, whatever descriptors are. */
+static void lies(const char *path, unsigned seed)
+{
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0);
+    EQUAL(bare_pread(fd, memory, LENGTH, 0), LENGTH);
+    CHECK(filled(memory, seed, 0, LENGTH));
+    EQUAL(close(fd), 0);
+}
+
+static void closed_and_opened(void)
+{
+    warm();
+    EQUAL(close(local()), 0);
+    for (unsigned round = 0; round < 4; round++) {
+        int fd = borrowed("f", O_CREAT | O_RDWR);
+        DIRECTLY(1, writes(fd, 1));
+        DIRECTLY(1, writes(fd, 2));
+        EQUAL(unseen(SYS_close, fd, 0, 0), 0);
+        EQUAL(unseen(SYS_openat, AT_FDCWD, (long)outside("local"), O_RDWR), fd);
+        DIRECTLY(0, writes(fd, 3 + round));
+        lies(outside("local"), 3 + round);
+        lies("f", 2);
+        EQUAL(unseen(SYS_close, fd, 0, 0), 0);
+        REFUSED(pwrite(fd, memory, LENGTH, 0), EBADF);
+        REFUSED(pread(fd, memory, LENGTH, 0), EBADF);
+    }
+}
+
+static void duplicated_over(void)
+{
+    warm();
+    int fd = borrowed("f", O_CREAT | O_RDWR), two = dup(fd), other = local();
+    CHECK(two >= 0);
+    DIRECTLY(1, writes(two, 1));
+    DIRECTLY(1, writes(fd, 1));
+    EQUAL(unseen(SYS_dup3, other, two, 0), two);
+    DIRECTLY(0, writes(two, 2));
+    lies(outside("local"), 2);
+    DIRECTLY(1, writes(fd, 3));
+    lies("f", 3);
+    lies(outside("local"), 2);
+    /* Another opening of the same file, and another file of the pool. */
+    int again = borrowed("f", O_RDONLY);
+    EQUAL(unseen(SYS_dup3, again, fd, 0), fd);
+    REFUSED(pwrite(fd, memory, LENGTH, 0), EBADF);
+    int next = borrowed("g", O_CREAT | O_RDWR);
+    EQUAL(unseen(SYS_dup3, next, fd, 0), fd);
+    writes(fd, 4);
+    lies("f", 3);
+    lies("g", 4);
+    EQUAL(close(again) + close(next) + close(fd) + close(two) + close(other), 0);
+}
+
+static int shared_fd;
+static pthread_barrier_t turn;
+
+static void *apart(void *nothing)
+{
+    int other = local();
+    EQUAL(unshare(CLONE_FILES), 0);
+    EQUAL(unseen(SYS_dup3, other, shared_fd, 0), shared_fd);
+    for (unsigned round = 0; round < 4; round++) {
+        pthread_barrier_wait(&turn);
+        EQUAL(pwrite(shared_fd, "local", 5, 0), 5);
+        pthread_barrier_wait(&turn);
+    }
+    char text[5];
+    EQUAL(pread(other, text, 5, 0), 5);
+    EQUAL(memcmp(text, "local", 5), 0);
+    return nothing;
+}
+
+/* A thread with descriptors of its own has another file under the same number. */
+static void tables_apart(void)
+{
+    warm();
+    shared_fd = borrowed("f", O_CREAT | O_RDWR);
+    DIRECTLY(1, writes(shared_fd, 1));
+    pthread_t thread;
+    EQUAL(pthread_barrier_init(&turn, NULL, 2), 0);
+    EQUAL(pthread_create(&thread, NULL, apart, NULL), 0);
+    for (unsigned round = 0; round < 4; round++) {
+        borrow(shared_fd);
+        DIRECTLY(1, writes(shared_fd, 2 + round));
+        pthread_barrier_wait(&turn);
+        pthread_barrier_wait(&turn);
+        lies("f", 2 + round);
+    }
+    EQUAL(pthread_join(thread, NULL), 0);
+    EQUAL(close(shared_fd), 0);
+}
+
+static const struct test tests[] = {
+    {"closed_and_opened", closed_and_opened},
+    {"duplicated_over", duplicated_over},
+    {"tables_apart", tables_apart},
+    {NULL, NULL},
+};
+
+int main(int count, char **arguments)
+{
+    return run_tests(count, arguments, tests);
+}
