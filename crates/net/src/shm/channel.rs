@@ -1,11 +1,12 @@
 //! What two processes of one machine share: memory, and a socket by which either wakes the other and
 //! notices its end.
 
+use super::counts::looks_once_more;
 use super::memory::{Memory, Ring};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What who connects says first, with the memory's descriptor. The number is that of the memory's format.
 const HELLO: &[u8; 8] = b"weirshm1";
@@ -133,30 +134,30 @@ impl Channel {
 
     /// What can be done now of what is wanted: to receive, to send.
     pub(crate) fn ready(&self, read: bool, write: bool) -> (bool, bool) {
-        let readable = read && self.incoming().is_some_and(|ring| ring.has_bytes());
-        let writable = write && self.outgoing().is_some_and(|ring| ring.has_room());
+        let readable = read && self.incoming().is_some_and(|ring| ring.counts().has_bytes());
+        let writable = write && self.outgoing().is_some_and(|ring| ring.counts().has_room());
         (readable, writable)
     }
 
     /// From now on the other end rings when something can be done; gives what can be done already.
     pub(crate) fn sleep(&self, read: bool, write: bool) -> (bool, bool) {
         if let Some(ring) = self.incoming().filter(|_| read) {
-            ring.reader_sleeps();
+            ring.counts().reader_sleeps();
         }
         if let Some(ring) = self.outgoing().filter(|_| write) {
-            ring.writer_sleeps();
+            ring.counts().writer_sleeps();
         }
-        fence(Ordering::SeqCst);
+        looks_once_more();
         self.ready(read, write)
     }
 
     /// From now on this end looks by itself.
     pub(crate) fn look(&self) {
         if let Some(ring) = self.incoming() {
-            ring.reader_looks();
+            ring.counts().reader_looks();
         }
         if let Some(ring) = self.outgoing() {
-            ring.writer_looks();
+            ring.counts().writer_looks();
         }
     }
 }

@@ -3,23 +3,15 @@
 //! Whatever lies in it the other end may change at any moment, in any way. So each end keeps how far it
 //! has come itself, and believes of the other's count only what can be true.
 
+use super::counts::{Counts, RING_BYTES};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use weir_core::slice::Slice;
 
-/// Bytes that may be under way in one direction.
-pub(crate) const RING_BYTES: usize = 1024 * 1024;
-/// Who waits for room is told when there is so much.
-const ROOM_BYTES: usize = RING_BYTES / 4;
 /// Counts of a ring, before its bytes.
 const COUNTS_BYTES: usize = 4096;
 const WHOLE_BYTES: usize = 2 * (COUNTS_BYTES + RING_BYTES);
-/// Counts that different ends write, so far apart that they never share what processors pass around.
-const APART_BYTES: usize = 128;
-
-/// An end asked to be told when it can go on.
-const ASLEEP: u32 = 1;
+const _: () = assert!(size_of::<Counts>() <= COUNTS_BYTES);
 
 /// The two rings, mapped.
 #[derive(Debug)]
@@ -66,7 +58,7 @@ impl Memory {
         let memory = Memory::map(&file)?;
         for at in [0, 1] {
             // Nobody looks yet.
-            memory.ring(at).counts().reader.store(ASLEEP, Ordering::Relaxed);
+            memory.ring(at).counts().reader_sleeps();
         }
         Ok((memory, file))
     }
@@ -114,22 +106,6 @@ impl Memory {
 /// Its size stays, for ever.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// What the two ends of a ring tell each other.
-#[repr(C)]
-struct Counts {
-    /// Bytes written since it was made, by who writes.
-    written: AtomicU64,
-    _apart: [u8; APART_BYTES - 8],
-    /// Bytes that were taken out again, by who reads.
-    taken: AtomicU64,
-    _apart_2: [u8; APART_BYTES - 8],
-    /// [`ASLEEP`]: who reads is to be told of the next bytes.
-    reader: AtomicU32,
-    _apart_3: [u8; APART_BYTES - 4],
-    /// [`ASLEEP`]: who writes is to be told of room.
-    writer: AtomicU32,
-}
-
 /// One direction.
 #[derive(Clone, Copy)]
 pub(crate) struct Ring<'a> {
@@ -137,8 +113,9 @@ pub(crate) struct Ring<'a> {
     start: *mut u8,
 }
 
-impl Ring<'_> {
-    fn counts(&self) -> &Counts {
+impl<'a> Ring<'a> {
+    /// How far both ends are, and who sleeps.
+    pub(crate) fn counts(&self) -> &'a Counts {
         let _mapped = self.memory;
         // SAFETY: the mapping is as long as the memory lives, zeros at first, and atomics alone are used in it.
         unsafe { &*self.start.cast::<Counts>() }
@@ -152,21 +129,13 @@ impl Ring<'_> {
 
     /// For who has written `written` bytes: how many more there is room for.
     pub(crate) fn room(&self, written: u64) -> io::Result<usize> {
-        let taken = self.counts().taken.load(Ordering::Acquire);
-        let under_way = written.wrapping_sub(taken);
-        RING_BYTES
-            .checked_sub(usize::try_from(under_way).unwrap_or(usize::MAX))
-            .ok_or_else(|| not_so("more was taken than was written"))
+        self.counts().room(written).ok_or_else(|| not_so("more was taken than was written"))
     }
 
     /// For who has taken `taken` bytes: how many more there are.
     pub(crate) fn filled(&self, taken: u64) -> io::Result<usize> {
-        let written = self.counts().written.load(Ordering::Acquire);
-        let filled = usize::try_from(written.wrapping_sub(taken)).unwrap_or(usize::MAX);
-        if filled > RING_BYTES {
-            return Err(not_so("more was written than there is room for"));
-        }
-        Ok(filled)
+        let filled = self.counts().filled(taken);
+        filled.ok_or_else(|| not_so("more was written than there is room for"))
     }
 
     /// Copies bytes in, behind the `written` ones.
@@ -203,80 +172,12 @@ impl Ring<'_> {
             }
         }
     }
-
-    /// Shows who reads that so many bytes were written. True: it sleeps, and is to be told.
-    pub(crate) fn show_written(&self, written: u64) -> bool {
-        self.counts().written.store(written, Ordering::Release);
-        is_asleep(&self.counts().reader)
-    }
-
-    /// The same for who does not want to know: [`Ring::show_written`] is to follow.
-    pub(crate) fn show_more(&self, written: u64) {
-        self.counts().written.store(written, Ordering::Release);
-    }
-
-    /// Shows who writes that so many bytes were taken. True: it sleeps, and is to be told, as there is
-    /// room enough now.
-    pub(crate) fn show_taken(&self, taken: u64) -> bool {
-        self.counts().taken.store(taken, Ordering::Release);
-        let written = self.counts().written.load(Ordering::Relaxed);
-        let under_way = written.wrapping_sub(taken);
-        under_way <= (RING_BYTES - ROOM_BYTES) as u64 && is_asleep(&self.counts().writer)
-    }
-
-    /// Whether there is anything to take.
-    pub(crate) fn has_bytes(&self) -> bool {
-        let counts = self.counts();
-        counts.written.load(Ordering::Acquire) != counts.taken.load(Ordering::Relaxed)
-    }
-
-    /// Whether there is so much room that to write goes on.
-    pub(crate) fn has_room(&self) -> bool {
-        let counts = self.counts();
-        let written = counts.written.load(Ordering::Relaxed);
-        let under_way = written.wrapping_sub(counts.taken.load(Ordering::Acquire));
-        under_way <= (RING_BYTES - ROOM_BYTES) as u64
-    }
-
-    /// Who reads is about to sleep. It looks once more after this.
-    pub(crate) fn reader_sleeps(&self) {
-        self.counts().reader.store(ASLEEP, Ordering::Relaxed);
-    }
-
-    /// Who writes is about to sleep, for want of room. It looks once more after this.
-    pub(crate) fn writer_sleeps(&self) {
-        self.counts().writer.store(ASLEEP, Ordering::Relaxed);
-    }
-
-    /// Who reads looks by itself.
-    pub(crate) fn reader_looks(&self) {
-        awake(&self.counts().reader);
-    }
-
-    /// Who writes looks by itself.
-    pub(crate) fn writer_looks(&self) {
-        awake(&self.counts().writer);
-    }
-}
-
-/// Whether an end asked to be told; it is told once.
-fn is_asleep(end: &AtomicU32) -> bool {
-    // Either what was shown before is seen by who looks once more before it sleeps, or that it sleeps is
-    // seen here.
-    fence(Ordering::SeqCst);
-    end.load(Ordering::Relaxed) == ASLEEP && end.swap(0, Ordering::Relaxed) == ASLEEP
-}
-
-fn awake(end: &AtomicU32) {
-    // To write it costs the other end more than to read it.
-    if end.load(Ordering::Relaxed) != 0 {
-        end.store(0, Ordering::Relaxed);
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
 
     fn file(bytes: usize, seals: libc::c_int) -> OwnedFd {
         // SAFETY: a name that ends; the kernel gives a descriptor that is nobody else's.

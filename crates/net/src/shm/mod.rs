@@ -11,7 +11,13 @@
 //! the one who listens is the same user, or root.
 
 mod channel;
+mod counts;
 mod memory;
+
+/// What [`counts`] is made of; its test has another kind.
+mod atomic {
+    pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+}
 
 pub use channel::Channel;
 
@@ -19,7 +25,8 @@ use crate::descriptors::moved;
 use crate::frames::{FETCHED_AHEAD, Frame, Frames, Incoming, advance, broken, fetch};
 use crate::{Link, NoPayload, Payload, Received, Sink, Source};
 use channel::End;
-use memory::{RING_BYTES, Ring};
+use counts::RING_BYTES;
+use memory::Ring;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -206,8 +213,8 @@ impl<P: Payload> ShmLink<P> {
                     // be each time that it has caught up: where both share a processor, who is woken
                     // takes it at once, and for 1 MiB they change places sixteen times.
                     if rung {
-                        ring.show_more(shown);
-                    } else if ring.show_written(shown) {
+                        ring.counts().show_more(shown);
+                    } else if ring.counts().show_written(shown) {
                         self.channel.ring_bell();
                         rung = true;
                     }
@@ -266,7 +273,7 @@ impl<P: Payload> ShmLink<P> {
             filled -= count;
             if self.taken - shown >= STEP_BYTES as u64 {
                 shown = self.taken;
-                if ring.show_taken(shown) {
+                if ring.counts().show_taken(shown) {
                     self.channel.ring_bell();
                 }
             }
@@ -347,7 +354,7 @@ impl<P: Payload> Link<P> for ShmLink<P> {
         };
         let before = self.written;
         let result = self.write(&ring);
-        if ring.show_written(self.written) {
+        if ring.counts().show_written(self.written) {
             channel.ring_bell();
         }
         channel.stir();
@@ -374,7 +381,7 @@ impl<P: Payload> Link<P> for ShmLink<P> {
             let closed = channel.is_closed();
             if let Some(ring) = channel.incoming() {
                 let result = self.read(&ring, sink);
-                if ring.show_taken(self.taken) {
+                if ring.counts().show_taken(self.taken) {
                     channel.ring_bell();
                 }
                 let received = result?;
@@ -432,7 +439,7 @@ mod tests {
         let flushed = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
-                    right.channel.incoming().expect("memory").reader_sleeps();
+                    right.channel.incoming().expect("memory").counts().reader_sleeps();
                 }
             });
             let flushed = left.flush();
