@@ -34,7 +34,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[derive(Debug)]
 struct Pending {
     source: Vec<Slice>,
-    steady: bool,
     sink: Vec<Slice>,
     outcome: Mutex<Outcome>,
 }
@@ -61,10 +60,6 @@ struct Outgoing(Arc<Pending>);
 impl Payload for Outgoing {
     fn rows(&self, into: &mut Vec<Row>) {
         into.extend(self.0.source.iter().map(|&slice| Row::from(slice)));
-    }
-
-    fn is_steady(&self) -> bool {
-        self.0.steady
     }
 }
 
@@ -602,7 +597,6 @@ impl Rpc for Net {
         let payload_length = call.source.iter().map(|slice| slice.length as u32).sum();
         let pending = Arc::new(Pending {
             source: call.source,
-            steady: call.steady,
             sink: call.sink,
             outcome: Mutex::new(Outcome::Awaited(None)),
         });

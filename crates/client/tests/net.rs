@@ -32,7 +32,6 @@ fn question() -> Call {
         capability: None,
         once: false,
         source: Vec::new(),
-        steady: false,
         sink: Vec::new(),
         lane: 0,
     }

@@ -100,14 +100,8 @@ impl Shared {
         }
     }
 
-    /// Carries out a request and answers it. Gives whether the memory that it lies in can be used
-    /// again: if a write failed, some of it may be on its way still.
-    pub(crate) fn answer(
-        self: &Arc<Self>,
-        request: &Header,
-        asked: Asked<'_>,
-        reply: Reply,
-    ) -> bool {
+    /// Carries out a request and answers it.
+    pub(crate) fn answer(self: &Arc<Self>, request: &Header, asked: Asked<'_>, reply: Reply) {
         let ino = request.ino;
         match asked {
             Asked::Lookup { name } => self.look_up(request, name, reply),
@@ -172,7 +166,7 @@ impl Shared {
             Asked::Open { flags } => self.open_file(request, flags, reply),
             Asked::Create { name, mode, flags } => self.create(request, name, mode, flags, reply),
             Asked::Read(read) => self.read_file(ino, &read, reply),
-            Asked::Write { write, data } => return self.write_file(ino, &write, data, reply),
+            Asked::Write { write, data } => self.write_file(ino, &write, data, reply),
             Asked::Flush { handle, lock_owner } => {
                 // Whoever closed it does not go on before the answer: programs find it counted.
                 if let (Some(lender), Some(open)) = (&self.lender, self.files.find(handle)) {
@@ -274,7 +268,6 @@ impl Shared {
             // its own way where we have none.
             Asked::Init { .. } | Asked::Unknown => reply.error(Errno::ENOSYS),
         }
-        true
     }
 
     fn look_up(&self, request: &Header, name: &[u8], reply: Reply) {
@@ -463,10 +456,9 @@ impl Shared {
     }
 
     /// Gives whether the data's memory can be used again.
-    fn write_file(&self, ino: Ino, asked: &Write, data: &[u8], reply: Reply) -> bool {
+    fn write_file(&self, ino: Ino, asked: &Write, data: &[u8], reply: Reply) {
         let Some(open) = self.files.find(asked.handle) else {
-            reply.error(Errno::EBADF);
-            return true;
+            return reply.error(Errno::EBADF);
         };
         if self.caching {
             self.cached.forget(ino.0);
@@ -493,7 +485,6 @@ impl Shared {
                 reply.error(errno);
             }
         }
-        result.is_ok()
     }
 
     fn release(self: &Arc<Self>, ino: Ino, handle: u64, reply: Reply) {

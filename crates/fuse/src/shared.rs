@@ -356,7 +356,6 @@ impl Shared {
         }
     }
 
-    /// If it fails, some of `bytes` may be on its way still: that memory is not to be used again.
     pub(crate) async fn write(
         &self,
         open: &Open,
@@ -367,7 +366,7 @@ impl Shared {
         if append {
             open.file.append(bytes).await.map(drop)
         } else {
-            open.file.write_steady(bytes, offset).await
+            open.file.write_at(bytes, offset).await
         }
     }
 

@@ -53,10 +53,7 @@ fn work(shared: &Arc<Shared>, device: &Arc<Device>, gate: &Gate) -> io::Result<(
         let message = &inbox.room()[..length];
         match understand(message) {
             Ok((header, operation)) => {
-                let reply = Reply::new(device, header.unique);
-                if !shared.answer(&header, operation, reply) {
-                    inbox = Inbox::new()?;
-                }
+                shared.answer(&header, operation, Reply::new(device, header.unique));
             }
             Err(Some(unique)) => Reply::new(device, unique).error(Errno::EIO),
             Err(None) => tracing::warn!(length, "the kernel sent what is no request"),

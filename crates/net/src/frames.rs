@@ -27,8 +27,6 @@ pub(crate) struct Frame<P> {
     /// slices and takes many calls: none of them begins at the beginning.
     pub(crate) next: Place,
     pub(crate) gone: usize,
-    /// Its payload is sent from where it is.
-    pub(crate) lent: bool,
 }
 
 /// A slice of a frame: in which row (the head is 0), and which of it.
@@ -46,7 +44,7 @@ impl<P: Payload> Frame<P> {
         }
         let list = rows.iter().map(|row| row.count).sum::<usize>() > FEW_SLICES;
         let left = head.len() + rows.iter().map(Row::length).sum::<usize>();
-        Frame { head, payload, rows, list, left, next: Place::default(), gone: 0, lent: false }
+        Frame { head, payload, rows, list, left, next: Place::default(), gone: 0 }
     }
 }
 

@@ -6,7 +6,6 @@
 //! (`tests/conformance.rs`).
 #![warn(missing_docs)]
 
-mod conduit;
 pub mod descriptors;
 mod frames;
 mod poller;
@@ -30,13 +29,6 @@ use weir_core::wire::Header;
 pub trait Payload: Send {
     /// Appends the memory to send, in order.
     fn rows(&self, into: &mut Vec<Row>);
-
-    /// Whether nobody writes to that memory again before the other end has answered the frame, nor
-    /// ever if it does not: then a transport may have the kernel send it from where it is. Processes
-    /// that send such payloads ignore SIGPIPE, as Rust's programs do.
-    fn is_steady(&self) -> bool {
-        false
-    }
 }
 
 /// Nothing behind the head.

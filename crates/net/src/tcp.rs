@@ -1,6 +1,5 @@
 //! The TCP transport: sockets, and no copy in user space for large payloads.
 
-use crate::conduit::Conduit;
 use crate::descriptors::moved;
 use crate::frames::{
     FETCHED_AHEAD, FEW_SLICES, Frame, Frames, Incoming, Place, advance, broken, fetch,
@@ -32,8 +31,6 @@ const STAGED_BYTES: usize = 512 * 1024;
 /// As much of it is received in one call: with more of it the copies from there were of memory that
 /// had left the processor's own cache. Bytes.
 const RECEIVED_BYTES: usize = 256 * 1024;
-/// A steady payload of so many bytes is not copied on its way to the socket. For less it does not pay.
-const LENT_BYTES_MIN: usize = 64 * 1024;
 /// Frames gathered into one system call.
 const FRAMES_PER_CALL_MAX: usize = 16;
 
@@ -214,9 +211,6 @@ pub struct TcpLink<P> {
     start: usize,
     end: usize,
     scratch: Vec<libc::iovec>,
-    /// For payloads that are not copied: made when the first one comes. None within: there is none to
-    /// be had.
-    conduit: Option<Option<Conduit>>,
 }
 
 // SAFETY: the raw pointers (in slices and `scratch`) name memory that the makers of payloads and
@@ -236,7 +230,6 @@ impl<P: Payload> TcpLink<P> {
             start: 0,
             end: 0,
             scratch: Vec::new(),
-            conduit: None,
         })
     }
 
@@ -292,33 +285,6 @@ impl<P: Payload> TcpLink<P> {
                 }
             }
         }
-    }
-
-    /// Sends some of the next frame, whose payload is not copied; gives how much.
-    fn lend_once(&mut self) -> io::Result<usize> {
-        let socket = self.stream.as_raw_fd();
-        let frame = &self.outgoing.queue[0];
-        let rest = frame.rest().expect("a frame that is queued has something left");
-        let count = if frame.next.row == 0 {
-            let flags = libc::MSG_NOSIGNAL | libc::MSG_MORE;
-            // SAFETY: the head is there to read.
-            let count = unsafe { libc::send(socket, rest.pointer.cast(), rest.length, flags) };
-            usize::try_from(count).map_err(|_| io::Error::last_os_error())?
-        } else {
-            let conduit = self.conduit.iter_mut().flatten().next();
-            let conduit = conduit.expect("what is lent has a conduit");
-            if conduit.held() == 0 {
-                // SAFETY: whoever made the payload keeps its memory valid until it is sent.
-                unsafe { conduit.lend(rest) }?;
-            }
-            conduit.drain(socket, frame.left > conduit.held())?
-        };
-        if count == 0 {
-            // Never seen; it would be tried for ever.
-            return Err(io::ErrorKind::WriteZero.into());
-        }
-        self.outgoing.sent(count);
-        Ok(count)
     }
 
     /// Makes room for a head of `length` bytes that begins at `start`.
@@ -516,35 +482,18 @@ impl<P: Payload> Link<P> for TcpLink<P> {
     }
 
     fn send(&mut self, head: Vec<u8>, payload: Option<P>) {
-        let steady = payload.as_ref().is_some_and(Payload::is_steady);
-        let head_length = head.len();
-        let mut frame = Frame::new(head, payload);
-        frame.lent = steady
-            && frame.left - head_length >= LENT_BYTES_MIN
-            && !frame.list
-            && self.conduit.get_or_insert_with(Conduit::new).is_some();
-        self.outgoing.push(frame);
+        self.outgoing.push(Frame::new(head, payload));
     }
 
     fn flush(&mut self) -> io::Result<usize> {
         let mut moved = 0;
         let mut staged = Staged::take();
         let mut frames_max = FRAMES_PER_CALL_MAX;
-        while let Some(first) = self.outgoing.queue.front() {
-            if first.lent {
-                match self.lend_once() {
-                    Ok(count) => moved += count,
-                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(moved),
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => return Err(error),
-                }
-                continue;
-            }
+        while !self.outgoing.queue.is_empty() {
             self.scratch.clear();
             staged.0.clear();
             let mut asked = 0;
-            let copied = self.outgoing.queue.iter().take_while(|frame| !frame.lent);
-            for frame in copied.take(frames_max) {
+            for frame in self.outgoing.queue.iter().take(frames_max) {
                 let (named, all) = name(frame, &mut self.scratch, &mut staged.0);
                 asked += named;
                 if !all {

@@ -25,19 +25,6 @@ struct Owned {
 /// Bytes between two pieces that are not to be sent.
 const GAP: usize = 3;
 
-/// A payload of memory that stays as it is for ever.
-struct Steady(&'static [u8]);
-
-impl Payload for Steady {
-    fn rows(&self, into: &mut Vec<Row>) {
-        into.push(Slice::to_read(self.0).into());
-    }
-
-    fn is_steady(&self) -> bool {
-        true
-    }
-}
-
 impl Owned {
     fn new(bytes: &[u8], piece: usize, alive: &Arc<()>) -> Owned {
         let piece = piece.max(1);
@@ -144,26 +131,6 @@ fn shm_pair() -> (ShmLink<Owned>, ShmLink<Owned>) {
     (left, ShmLink::accepted(right).expect("link"))
 }
 
-/// A connected pair of links of which the left one sends steady payloads.
-fn steady_pair() -> (TcpLink<Steady>, TcpLink<Owned>) {
-    let listener = tcp::listen(([127, 0, 0, 1], 0).into()).expect("listen");
-    let left = tcp::dial(listener.local_addr().expect("address")).expect("connect");
-    let (right, _) = listener.accept().expect("accept");
-    (TcpLink::new(left).expect("link"), TcpLink::new(right).expect("link"))
-}
-
-fn send_steady(link: &mut TcpLink<Steady>, frame: &Frame, payload: &'static [u8]) {
-    let header = Header {
-        kind: if frame.discard { Kind::Ping } else { Kind::Write },
-        slot: frame.slot,
-        sequence: 1,
-        body_length: 0,
-        payload_length: payload.len() as u32,
-    };
-    let head = wire::frame(header, &frame.body);
-    link.send(head, (!payload.is_empty()).then_some(Steady(payload)));
-}
-
 fn send(link: &mut dyn Link<Owned>, frame: &Frame, piece: usize) {
     send_counted(link, frame, piece, &Arc::default());
 }
@@ -256,68 +223,21 @@ fn frames_of_every_size_arrive_whole_and_in_order() {
     }
 }
 
-/// Sizes beside those at which another way is taken, from memory that begins at a page and that does not.
 #[test]
-fn steady_payloads_arrive_among_others() {
-    let sizes = [1 << 16, 0, (1 << 16) - 1, (1 << 18) + 1, 17, 1 << 20, 100_000, PAYLOAD_BYTES_MAX];
-    let memory: &'static [u8] = pattern(PAYLOAD_BYTES_MAX + 5000, 9).leak();
-    // More than may have a pipe at a time.
-    let mut pairs: Vec<_> = (0..40).map(|_| steady_pair()).collect();
-    for (index, (left, right)) in pairs.iter_mut().enumerate() {
-        let places = sizes.iter().flat_map(|&size| [(0, size), (4096, size), (index + 1, size)]);
-        let places: Vec<_> = places.map(|(at, size)| &memory[at..at + size]).collect();
-        let frames: Vec<Frame> = places
-            .iter()
-            .enumerate()
-            .map(|(slot, payload)| Frame {
-                slot: slot as u16,
-                body: pattern(slot * 10, slot),
-                payload: payload.to_vec(),
-                discard: slot % 4 == 3,
-            })
-            .collect();
-        for (frame, payload) in frames.iter().zip(&places) {
-            send_steady(left, frame, payload);
+fn a_broken_link_is_an_error_for_who_sends() {
+    for (_, mut left, right) in pairs() {
+        let payload = vec![1; PAYLOAD_BYTES_MAX];
+        let frame = Frame { slot: 1, body: vec![], payload, discard: false };
+        drop(right);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            assert!(Instant::now() < deadline, "nothing was noticed");
+            send(&mut *left, &frame, 1 << 20);
+            if left.flush().is_err() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
         }
-        let mut collector = Collector { piece: 65_536, ..Collector::default() };
-        carry(left, right, &mut collector, frames.len());
-        assert!(collector.frames == expected(&frames), "link {index}");
-        assert_eq!(left.unsent(), 0);
-    }
-}
-
-/// That it is not copied is why it must be steady: on one machine the other end takes it from there.
-#[test]
-fn a_steady_payload_is_sent_from_where_it_is() {
-    let (mut left, mut right) = steady_pair();
-    let memory: &'static mut [u8] = vec![1; 64 * 1024].leak();
-    let pointer = memory.as_mut_ptr();
-    let frame = Frame { slot: 1, body: vec![7; 100], payload: vec![2; 64 * 1024], discard: false };
-    send_steady(&mut left, &frame, memory);
-    left.flush().expect("send");
-    assert_eq!(left.unsent(), 0, "64 KiB are under way");
-    // SAFETY: nothing in this process reads it any more; what the kernel does is what is asked here.
-    unsafe { pointer.write_bytes(2, 64 * 1024) };
-    let mut collector = Collector { piece: 65_536, ..Collector::default() };
-    carry(&mut left, &mut right, &mut collector, 1);
-    assert_eq!(collector.frames[0].body, frame.body);
-    assert!(collector.frames[0].payload == frame.payload, "a copy was sent");
-}
-
-#[test]
-fn a_broken_link_is_an_error_for_steady_payloads_too() {
-    let (mut left, right) = steady_pair();
-    let memory: &'static [u8] = vec![1; PAYLOAD_BYTES_MAX].leak();
-    let frame = Frame { slot: 1, body: vec![], payload: vec![], discard: false };
-    drop(right);
-    let deadline = Instant::now() + Duration::from_secs(10);
-    loop {
-        assert!(Instant::now() < deadline, "nothing was noticed");
-        send_steady(&mut left, &frame, memory);
-        if left.flush().is_err() {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 

@@ -343,14 +343,6 @@ impl<R: Rpc> File<R> {
         self.write_list(&[extent], &[IoSlice::new(bytes)]).await
     }
 
-    /// As [`File::write_at`], from memory that is not written to again before this has returned, and
-    /// never again if it fails (or is dropped before): the kernel may send it from where it is, and a
-    /// connection that broke have some of it under way still.
-    pub async fn write_steady(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let extent = Extent { offset, length: bytes.len() as u64 };
-        self.write_parts(&[extent], &[Slice::to_read(bytes)], true).await
-    }
-
     /// Reads file extents, one behind the other, into memory of the same length in all: one request
     /// to each target. Gives the number of bytes before the file's end; the rest of the memory is
     /// left as it was, which some programs rely on; or becomes zeros, unless extents ascend
@@ -410,10 +402,6 @@ impl<R: Rpc> File<R> {
     /// # Safety
     /// As [`File::read_slices`], but the memory is only read.
     pub async unsafe fn write_slices(&self, extents: &[Extent], memory: &[Slice]) -> Result<()> {
-        self.write_parts(extents, memory, false).await
-    }
-
-    async fn write_parts(&self, extents: &[Extent], memory: &[Slice], steady: bool) -> Result<()> {
         let write = async {
             if self.check(self.shared.mode.write, "write", extents, memory)? == 0 {
                 return Ok(());
@@ -421,8 +409,7 @@ impl<R: Rpc> File<R> {
             self.fresh_capability().await?;
             let parts = self.plan(extents, memory);
             self.lock().writes_open += 1;
-            let results =
-                join_all(parts.iter().map(|part| self.request(Kind::Write, part, steady))).await;
+            let results = join_all(parts.iter().map(|part| self.request(Kind::Write, part))).await;
             let mut lost = 0;
             let mut unsure = false;
             let mut first = None;
@@ -490,7 +477,7 @@ impl<R: Rpc> File<R> {
     ) -> Result<Found> {
         self.fresh_capability().await?;
         let parts = self.plan(extents, memory);
-        let requests = parts.iter().map(|part| self.request(Kind::Read, part, false));
+        let requests = parts.iter().map(|part| self.request(Kind::Read, part));
         let results = join_all(requests).await;
         let mut found = Found { size_seen: 0, short: Vec::new() };
         for (part, result) in parts.into_iter().zip(results) {
@@ -508,7 +495,7 @@ impl<R: Rpc> File<R> {
     }
 
     /// Makes one request, again with a fresh capability if the target wants one.
-    async fn request(&self, kind: Kind, part: &Part, steady: bool) -> Result<Reply> {
+    async fn request(&self, kind: Kind, part: &Part) -> Result<Reply> {
         let fs = &self.shared.fs;
         let member = self.shared.layout.member(part.column);
         let server = fs.server_of(member)?;
@@ -537,7 +524,6 @@ impl<R: Rpc> File<R> {
                 capability: Some(capability),
                 once: kind == Kind::Write,
                 source: Vec::new(),
-                steady,
                 sink: Vec::new(),
                 lane: part.lane,
             };
@@ -546,7 +532,7 @@ impl<R: Rpc> File<R> {
                 _ => call.sink.clone_from(&part.memory),
             }
             // SAFETY: the callers of `read_slices` and `write_slices` promise what is needed, and
-            // this future is part of theirs; `write_steady` borrows the memory for as long.
+            // this future is part of theirs.
             match unsafe { fs.retry(server, call) }.await {
                 Err(error) if error.code == Code::NoCapability && !renewed => {
                     if self.shared.handle.is_none() {

@@ -44,9 +44,6 @@ pub struct Call {
     pub once: bool,
     /// The payload to send: read until the call ends.
     pub source: Vec<Slice>,
-    /// That memory is not written to again before the call has succeeded, and never if it fails: then
-    /// it need not be copied to be sent.
-    pub steady: bool,
     /// Where the answer's payload goes: written until the call ends.
     pub sink: Vec<Slice>,
     /// Spreads calls over the streams to a server: equal numbers share a stream.
@@ -657,8 +654,7 @@ impl<R: Rpc> Fs<R> {
         lane: u64,
     ) -> Result<Reply> {
         let (source, sink) = (vec![], vec![]);
-        let steady = false;
-        let call = Call { kind, body, capability, once, source, steady, sink, lane };
+        let call = Call { kind, body, capability, once, source, sink, lane };
         // SAFETY: no slices.
         unsafe { self.retry(server, call) }.await
     }
