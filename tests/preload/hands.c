@@ -77,6 +77,29 @@ static void duplicated_over(void)
     EQUAL(close(again) + close(next) + close(fd) + close(two) + close(other), 0);
 }
 
+/* What a child has too is known by its file alone, which may be open by another name. */
+static void another_name(void)
+{
+    warm();
+    int fd = borrowed("f", O_CREAT | O_RDWR), other = local();
+    EQUAL(link("f", "also"), 0);
+    pid_t child = fork();
+    if (child == 0) _exit(0);
+    ends_well(child);
+    borrow(fd);
+    writes(fd, 1);
+    int also = open("also", O_RDWR);
+    CHECK(also >= 0);
+    EQUAL(unseen(SYS_dup3, also, fd, 0), fd);
+    EQUAL(unseen(SYS_close, also, 0, 0), 0);
+    for (unsigned round = 2; round < 8; round++) writes(fd, round);
+    EQUAL(unseen(SYS_dup3, other, fd, 0), fd);
+    DIRECTLY(0, writes(fd, 8));
+    lies(outside("local"), 8);
+    lies("f", 7);
+    EQUAL(close(fd) + close(other), 0);
+}
+
 static int shared_fd;
 static pthread_barrier_t turn;
 
@@ -119,6 +142,7 @@ static void tables_apart(void)
 static const struct test tests[] = {
     {"closed_and_opened", closed_and_opened},
     {"duplicated_over", duplicated_over},
+    {"another_name", another_name},
     {"tables_apart", tables_apart},
     {NULL, NULL},
 };

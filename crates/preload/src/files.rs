@@ -343,27 +343,27 @@ pub(crate) fn is_current(fd: c_int, description: &Arc<Description>) -> bool {
 }
 
 /// Whether the descriptor is open on this description's file. To ask the kernel takes 0.1 us, and 0.3 where
-/// there are other threads: it is asked where a descriptor of the file has been closed since.
+/// there are other threads: what is marked is asked about where a descriptor of the file has been closed since.
 pub(crate) fn leads_to(fd: c_int, description: &Description) -> bool {
+    // Another process may mark what it has too.
+    if description.shared.load(Ordering::Relaxed) {
+        return is_same_file(fd, description);
+    }
     let here = |closes| u64::from(closes) << 32 | u64::from(fd as u32);
     // What is counted while the kernel is asked counts for the next time.
     let now = description.closes().map(here);
     if now.is_some_and(|now| description.led.load(Ordering::Relaxed) == now) {
         return true;
     }
-    let leads = is_open_on(fd, description);
+    let Some(leads) = description.mark.is_on(fd) else {
+        // Perhaps opened by another name, whose closings are counted elsewhere.
+        return is_same_file(fd, description);
+    };
     description.led.store(now.filter(|_| leads).unwrap_or(NOBODY), Ordering::Relaxed);
     leads
 }
 
-/// What the kernel says of [`leads_to`].
-fn is_open_on(fd: c_int, description: &Description) -> bool {
-    // Another process may mark what it has too.
-    if !description.shared.load(Ordering::Relaxed)
-        && let Some(leads) = description.mark.is_on(fd)
-    {
-        return leads;
-    }
+fn is_same_file(fd: c_int, description: &Description) -> bool {
     identity(fd, libc::AT_STATX_DONT_SYNC).is_some_and(|(now, _)| now == description.identity)
 }
 
