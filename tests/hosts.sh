@@ -94,7 +94,7 @@ server_waits=()
 server_pids=()
 server_addresses=()
 launch() {
-    local count=$1 index ready tries
+    local count=$1 index ready
     server_waits=() server_pids=() server_addresses=()
     : >"$work/hosts"
     for ((index = 1; index <= count; index++)); do
@@ -106,11 +106,7 @@ launch() {
     done
     for ((index = 1; index <= count; index++)); do
         ready=$work/s$index.ready
-        for ((tries = 0; tries < 500; tries++)); do
-            [[ -s $ready ]] && break
-            sleep 0.02
-        done
-        [[ -s $ready ]] || fail "server s$index does not listen"
+        net_listens "$ready" || fail "server s$index does not listen"
         server_pids+=("$(json "$ready" 'it["pid"]')")
         server_addresses+=("$(json "$ready" 'it["address"]')")
         printf '%s\n' "$(net_address "s$index")" >>"$work/hosts"
@@ -147,7 +143,7 @@ nothing_left() {
 
 step "hosts"
 for host in "${clients[@]}" s1 s2 s3 s4 s5 s6; do net_host "$host"; done
-(umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$work/secret")
+net_secret "$work/secret"
 mkdir "$work/in" "$work/out" "$work/mnt"
 for host in "${clients[@]}"; do head -c 21000003 /dev/urandom >"$work/in/$host"; done
 pool=(--hosts "$work/hosts" --secret "$work/secret")

@@ -12,6 +12,9 @@
 #   net_on NAME COMMAND...    runs a command there
 #   net_start NAME COMMAND... starts one there, and returns
 #   net_link NAME up|down     plugs its cable in or out
+#   net_listens FILE          waits until a server has said there that it listens;
+#                             fails after ten seconds
+#   net_secret FILE           makes a pool's secret
 #   net_end                   ends all hosts; to be called on EXIT too
 
 # Exit status of a test that cannot run here; the last line says why.
@@ -27,6 +30,19 @@ declare -A net_holder=()
 # Their addresses.
 declare -A net_addresses=()
 net_count=0
+
+net_listens() {
+    local tries
+    for ((tries = 0; tries < 500; tries++)); do
+        [[ -s $1 ]] && return
+        sleep 0.02
+    done
+    return 1
+}
+
+net_secret() {
+    (umask 077 && od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$1")
+}
 
 net_begin() {
     local tool
