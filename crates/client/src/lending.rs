@@ -237,7 +237,7 @@ impl Board {
 
     /// A descriptor of a file that counts there was closed.
     pub fn closed(&self, cell: u32) {
-        self.memory().closes[(cell as usize).min(CELLS - 1)].fetch_add(1, Ordering::Release);
+        self.memory().closes[place(cell)].fetch_add(1, Ordering::Release);
     }
 
     /// Some may be closed, or may have been, without a word.
@@ -250,14 +250,19 @@ impl Board {
     pub fn closes(&self, cell: u32) -> Option<u32> {
         let memory = self.memory();
         // In this order: what is counted up to a death was counted.
-        let closes = memory.closes[(cell as usize).min(CELLS - 1)].load(Ordering::Acquire);
+        let closes = memory.closes[place(cell)].load(Ordering::Acquire);
         memory.life.is_there().then_some(closes)
     }
 
     /// A cell.
     pub fn cell(&self, number: u32) -> &Cell {
-        &self.memory().cells[(number as usize).min(CELLS - 1)]
+        &self.memory().cells[place(number)]
     }
+}
+
+/// Where a cell lies: whatever a program names, within the board.
+fn place(cell: u32) -> usize {
+    (cell as usize).min(CELLS - 1)
 }
 
 struct OfBoard(Arc<Board>);

@@ -11,7 +11,7 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Lies in memory that processes share, zeroed at first: nobody has ever lived.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(transparent)]
 pub(super) struct Life(AtomicU32);
 
