@@ -3,6 +3,7 @@
 //! Whatever lies in it the other end may change at any moment, in any way. So each end keeps how far it
 //! has come itself, and believes of the other's count only what can be true.
 
+use super::copying::Copying;
 use super::counts::{Counts, RING_BYTES};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -142,15 +143,15 @@ impl<'a> Ring<'a> {
     ///
     /// # Safety
     /// There is room for them, and their memory can be read.
-    pub(crate) unsafe fn put(&self, written: u64, bytes: Slice) {
+    pub(crate) unsafe fn put(&self, written: u64, bytes: Slice, copying: &mut Copying) {
         let (to, length) = self.at(written);
         let first = bytes.length.min(length);
         // SAFETY: within the ring, where nobody else writes; the caller promises the rest.
         unsafe {
-            to.copy_from_nonoverlapping(bytes.pointer, first);
+            copying.copy(to, bytes.pointer, first);
             if first < bytes.length {
                 let (to, _) = self.at(0);
-                to.copy_from_nonoverlapping(bytes.pointer.add(first), bytes.length - first);
+                copying.copy(to, bytes.pointer.add(first), bytes.length - first);
             }
         }
     }
@@ -230,13 +231,14 @@ mod tests {
         let (memory, file) = Memory::new().expect("memory");
         let other = Memory::of(&file).expect("mapped twice");
         let (into, from) = (memory.ring(1), other.ring(1));
+        let mut copying = Copying::new();
         let mut at = RING_BYTES as u64 - 5;
         for length in [10, 1, RING_BYTES, 4096, RING_BYTES - 1] {
             let bytes: Vec<u8> = (0..length).map(|i| (i * 7 + length) as u8).collect();
             let mut back = vec![0; length];
             // SAFETY: there is room, and nobody else is at it.
             unsafe {
-                into.put(at, Slice::to_read(&bytes));
+                into.put(at, Slice::to_read(&bytes), &mut copying);
                 from.take(at, Slice::to_write(&mut back));
             }
             assert!(bytes == back, "{length} bytes at {at}");

@@ -11,6 +11,7 @@
 //! the one who listens is the same user, or root.
 
 mod channel;
+mod copying;
 mod counts;
 mod memory;
 
@@ -25,6 +26,7 @@ use crate::descriptors::moved;
 use crate::frames::{FETCHED_AHEAD, Frame, Frames, Incoming, advance, broken, fetch};
 use crate::{Link, NoPayload, Payload, Received, Sink, Source};
 use channel::End;
+use copying::Copying;
 use counts::RING_BYTES;
 use memory::Ring;
 use std::io;
@@ -155,6 +157,7 @@ pub struct ShmLink<P> {
     /// Bytes that were written to the one ring, and taken from the other.
     written: u64,
     taken: u64,
+    copying: Copying,
     incoming: Incoming,
     /// A head that is not all there, or is being understood.
     head: Vec<u8>,
@@ -177,6 +180,7 @@ impl<P: Payload> ShmLink<P> {
             outgoing: Frames::new(),
             written: 0,
             taken: 0,
+            copying: Copying::new(),
             incoming: Incoming::Head,
             head: Vec::new(),
         }
@@ -202,7 +206,7 @@ impl<P: Payload> ShmLink<P> {
                 }
                 let part = rest.part(0, rest.length.min(room).min(STEP_BYTES));
                 // SAFETY: there is room; whoever made the payload keeps its memory valid until it is sent.
-                unsafe { ring.put(self.written, part) };
+                unsafe { ring.put(self.written, part, &mut self.copying) };
                 self.written += part.length as u64;
                 room -= part.length;
                 self.outgoing.unsent -= part.length;
