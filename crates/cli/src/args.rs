@@ -3,10 +3,12 @@
 use crate::failure::{Failure, Outcome};
 use crate::{size, state};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use weir_client::Transport;
 use weir_core::config::Timing;
+use weir_fuse::MountOptions;
 use weir_server::DiskOptions;
 
 /// Parallel scratch storage out of the memory of many machines
@@ -250,6 +252,24 @@ pub(crate) struct Wire {
     pub(crate) connections: Option<u16>,
 }
 
+/// What the kernel of a mount is to do.
+#[derive(Args, Serialize, Deserialize, Debug, Clone, Copy)]
+pub(crate) struct Kernel {
+    /// Let the kernel cache what it reads
+    #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
+    pub(crate) cache: bool,
+
+    /// Have the kernel's requests come by /dev/fuse alone, also where io_uring brings them faster
+    #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
+    pub(crate) no_io_uring: bool,
+}
+
+impl From<Kernel> for MountOptions {
+    fn from(Kernel { cache, no_io_uring }: Kernel) -> MountOptions {
+        MountOptions { caching: cache, by_descriptor: no_io_uring, ..MountOptions::default() }
+    }
+}
+
 /// Which pool.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct Which {
@@ -272,9 +292,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) mount: Option<PathBuf>,
 
-    /// Let the kernel cache what it reads
-    #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
-    pub(crate) cache: bool,
+    #[command(flatten)]
+    pub(crate) kernel: Kernel,
 
     /// Leave the preload library out: all reads and writes take the kernel's way
     #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
@@ -370,9 +389,8 @@ pub(crate) struct Up {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) mount: Option<PathBuf>,
 
-    /// Let the kernel cache what it reads there
-    #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
-    pub(crate) cache: bool,
+    #[command(flatten)]
+    pub(crate) kernel: Kernel,
 
     /// Print JSON
     #[arg(long)]
@@ -496,9 +514,8 @@ pub(crate) struct Mount {
     #[command(flatten)]
     pub(crate) wire: Wire,
 
-    /// Let the kernel cache what it reads
-    #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
-    pub(crate) cache: bool,
+    #[command(flatten)]
+    pub(crate) kernel: Kernel,
 
     /// Let other users in, as who they are (as root, or with user_allow_other in /etc/fuse.conf)
     #[arg(long)]

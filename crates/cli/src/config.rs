@@ -34,6 +34,7 @@ struct File {
     transport: Option<Spanned<Value>>,
     connections: Option<Spanned<Value>>,
     cache: Option<Spanned<Value>>,
+    no_io_uring: Option<Spanned<Value>>,
     heartbeat: Option<Spanned<Value>>,
     silence: Option<Spanned<Value>>,
     reconnect: Option<Spanned<Value>>,
@@ -47,7 +48,7 @@ struct File {
 
 impl File {
     /// Every key, and what it is set to.
-    fn entries(self) -> [(&'static str, Option<Spanned<Value>>); 18] {
+    fn entries(self) -> [(&'static str, Option<Spanned<Value>>); 19] {
         [
             ("servers", self.servers),
             ("memory", self.memory),
@@ -58,6 +59,7 @@ impl File {
             ("transport", self.transport),
             ("connections", self.connections),
             ("cache", self.cache),
+            ("no-io-uring", self.no_io_uring),
             ("heartbeat", self.heartbeat),
             ("silence", self.silence),
             ("reconnect", self.reconnect),
@@ -376,7 +378,7 @@ mod tests {
         for (words, cache) in [(&[][..], true), (&["--cache=false"], false), (&["--cache"], true)] {
             let run = scene.parse(&[&["run"], words, &["true"]].concat());
             let Ok(args::Command::Run(run)) = run else { panic!("{run:?}") };
-            assert_eq!(run.cache, cache);
+            assert_eq!(run.kernel.cache, cache);
         }
     }
 

@@ -12,6 +12,7 @@ use serde::Serialize;
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use weir_fuse::Requests;
 
 /// Open files below which a busy server runs out.
 const OPEN_FILES_MIN: u64 = 16 * 1024;
@@ -192,7 +193,17 @@ fn mounting() -> Vec<Finding> {
             "one of the above must work; weir cp, ls and the library do without",
         ),
     };
-    vec![device, private, helper, summary]
+    let requests = match Requests::here() {
+        Requests::ByIoUring => ("by io_uring".to_owned(), ""),
+        Requests::ByDevice => ("by /dev/fuse; from Linux 6.14 on by io_uring".to_owned(), ""),
+        Requests::Forbidden(cause) => (
+            format!("by /dev/fuse; {cause}"),
+            "small ones go faster by io_uring; as root: echo Y >/sys/module/fuse/parameters/enable_uring",
+        ),
+    };
+    let verdict = if requests.1.is_empty() { Verdict::Ok } else { Verdict::Warn };
+    let requests = Finding::new("requests of a mount", verdict, requests.0, requests.1);
+    vec![device, private, helper, requests, summary]
 }
 
 /// The knob that forbids user namespaces, if it can be told.

@@ -100,7 +100,7 @@ fn came_up(
     }
     let access = result?;
     if let Some(mount_point) = &options.mount
-        && let Err(failure) = mount::mount_pool(directory, access, mount_point, options.cache)
+        && let Err(failure) = mount::mount_pool(directory, access, mount_point, options.kernel)
     {
         take_down(directory);
         return Err(failure.so("the pool was taken down again"));

@@ -26,7 +26,7 @@ struct Order {
     directory: OsString,
     pool: OsString,
     access: Access,
-    cache: bool,
+    kernel: args::Kernel,
     allow_other: bool,
 }
 
@@ -40,7 +40,7 @@ enum Word {
 /// `weir mount`.
 pub(crate) fn mount(options: &args::Mount) -> Outcome<u8> {
     let (pool, access) = Access::find(options.which.pool.as_deref(), Some(&options.wire))?;
-    let order = order(&pool, access, &options.directory, options.cache, options.allow_other)?;
+    let order = order(&pool, access, &options.directory, options.kernel, options.allow_other)?;
     if options.foreground {
         return keep(order, None);
     }
@@ -53,16 +53,16 @@ pub(crate) fn mount_pool(
     pool: &PoolDirectory,
     access: Access,
     directory: &Path,
-    cache: bool,
+    kernel: args::Kernel,
 ) -> Outcome<()> {
-    start(order(pool, access, directory, cache, false)?)
+    start(order(pool, access, directory, kernel, false)?)
 }
 
 fn order(
     pool: &PoolDirectory,
     access: Access,
     directory: &Path,
-    cache: bool,
+    kernel: args::Kernel,
     allow_other: bool,
 ) -> Outcome<Order> {
     namespace::check_mount_point(directory)?;
@@ -80,7 +80,7 @@ fn order(
         directory: directory.into(),
         pool: pool.path.clone().into(),
         access,
-        cache,
+        kernel,
         allow_other,
     })
 }
@@ -128,7 +128,7 @@ fn keep(order: Order, channel: Option<&mut Channel>) -> Outcome<u8> {
     let pool = PoolDirectory { path: PathBuf::from(&order.pool) };
     let device = namespace::mount_public(&directory, order.allow_other)?;
     let unmounted = Unmount(&directory);
-    let options = weir_fuse::MountOptions { caching: order.cache, ..Default::default() };
+    let options = order.kernel.into();
     let session = fuse::serve(&order.access, &pool.path, &directory, device, options)?;
     let mounted = Mounted { directory: directory.clone(), process: Process::me()? };
     pool.change(|file| file.mounts.push(mounted.clone()))?;

@@ -27,16 +27,10 @@ impl Buffer {
     /// What follows the first `head` bytes, up to 2 MiB, lies in one huge page where the kernel has
     /// one to give: who copies there, or lends the pages, has fewer to look up.
     pub(crate) fn new(head: usize, length: usize) -> io::Result<Buffer> {
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         debug_assert!(head <= length);
         // Somewhere in there a huge page begins behind a head, and ends.
         let whole = length + 2 * HUGE_BYTES;
-        // SAFETY: asks for fresh memory.
-        let base = unsafe { libc::mmap(std::ptr::null_mut(), whole, protection, flags, -1, 0) };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
+        let base = map(whole)?;
         let page = base.wrapping_byte_add(head);
         let page =
             page.wrapping_byte_add((page as usize).next_multiple_of(HUGE_BYTES) - page as usize);
@@ -46,6 +40,26 @@ impl Buffer {
             .expect("mapped memory has an address");
         Ok(Buffer { pointer, length, mapped: (base, whole) })
     }
+
+    /// In pages that the kernel gives one by one, as they are used.
+    pub(crate) fn small(length: usize) -> io::Result<Buffer> {
+        let base = map(length)?;
+        let pointer = NonNull::new(base.cast()).expect("mapped memory has an address");
+        Ok(Buffer { pointer, length, mapped: (base, length) })
+    }
+
+    /// Where it begins. It stays there.
+    pub(crate) fn pointer(&self) -> NonNull<u8> {
+        self.pointer
+    }
+}
+
+fn map(length: usize) -> io::Result<*mut libc::c_void> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: asks for fresh memory.
+    let base = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, -1, 0) };
+    if base == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(base) }
 }
 
 impl Drop for Buffer {

@@ -3,7 +3,7 @@
 use crate::kernel::ANSWER_HEADER_BYTES;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use weir_core::types::Ino;
 
 /// A message from us that is no answer: pages or attributes of an inode are not true any more.
@@ -53,6 +53,12 @@ impl Device {
         body[..8].copy_from_slice(&ino.0.to_ne_bytes());
         body[8..16].copy_from_slice(&offset.to_ne_bytes());
         (&self.0).write_vectored(&[IoSlice::new(&header), IoSlice::new(&body)]).map(drop)
+    }
+}
+
+impl AsRawFd for Device {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
     }
 }
 

@@ -1,16 +1,15 @@
 //! The kernel's requests, each carried out by the client.
 
 use crate::ahead::{Fetch, Step};
-use crate::buffer::Buffer;
 use crate::directory::{Directory, Listed};
 use crate::kernel::{Header, Operation as Asked, Read, SetAttributes, Write, init, write};
+use crate::lanes::{self, with_room};
 use crate::locks::to_lock;
 use crate::reply::{Entries, Errno, Reply, Space};
 use crate::shared::{Open, Shared, errno, without_privileges};
 use crate::statistics::Operation;
 use futures_util::FutureExt;
 use futures_util::future::{Either, Fuse, FusedFuture, LocalBoxFuture, select};
-use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::pin::pin;
@@ -44,20 +43,6 @@ fn never_kept(name: &[u8]) -> bool {
 const RENAME_NO_REPLACE: u32 = libc::RENAME_NOREPLACE;
 const RENAME_EXCHANGE: u32 = libc::RENAME_EXCHANGE;
 
-thread_local! {
-    /// Where reads land on their way to the kernel: made once for each thread.
-    static BUFFER: RefCell<Option<Buffer>> = const { RefCell::new(None) };
-}
-
-/// Room for so many bytes; the kernel never asks for more than [`REQUEST_BYTES_MAX`].
-fn room(buffer: &mut Option<Buffer>, length: usize) -> Answered<&mut Buffer> {
-    if buffer.as_ref().is_none_or(|buffer| buffer.len() < length) {
-        let length = length.max(REQUEST_BYTES_MAX as usize);
-        *buffer = Some(Buffer::new(0, length).map_err(|_| Errno(libc::ENOMEM))?);
-    }
-    buffer.as_mut().ok_or(Errno(libc::ENOMEM))
-}
-
 /// A step on its way to memory.
 type Fetching<'a> = Fuse<LocalBoxFuture<'a, ()>>;
 
@@ -88,7 +73,6 @@ impl Shared {
 
     /// The mount has ended.
     pub(crate) fn end(&self) {
-        self.locks.end(self);
         self.unpin_all();
         // The kernel does not say so of each when a mount ends.
         let left = self.files.drain();
@@ -404,17 +388,19 @@ impl Shared {
             false => Step::default(),
         };
         let mut fetching = next.and_then(|next| Shared::fetch(&open, next, size));
-        BUFFER.with_borrow_mut(|buffer| {
-            let Ok(buffer) = room(buffer, size) else { return reply.error(Errno(libc::ENOMEM)) };
-            let (buffer, fetched) = (&mut buffer[..size], &fetched);
+        with_room(size, |room| {
+            let (room, fetched) = match room {
+                Ok(room) => (room, &fetched),
+                Err(errno) => return reply.error(errno),
+            };
             let read = async {
                 if let Some(fetched) = fetched
                     && open.file.is_as_seen(&fetched.seen).await?
                 {
                     return Ok(&fetched.buffer[..]);
                 }
-                let length = open.file.read_at(buffer, read.offset).await?;
-                Ok(&buffer[..length])
+                let length = open.file.read_at(room, read.offset).await?;
+                Ok(&room[..length])
             };
             let work = async {
                 // What is wanted now is asked for first, and both are under way at a time.
@@ -438,6 +424,7 @@ impl Shared {
         }
         // The program goes on meanwhile.
         if let Some(fetching) = fetching.filter(|fetching| !fetching.is_terminated()) {
+            lanes::tell();
             self.pool.run(fetching);
         }
     }
@@ -607,11 +594,10 @@ impl Shared {
     ) -> Answered<u32> {
         let from = self.files.find(handle_in).ok_or(Errno::EBADF)?;
         let to = self.files.find(handle_out).ok_or(Errno::EBADF)?;
-        BUFFER.with_borrow_mut(|buffer| {
-            let buffer = room(buffer, REQUEST_BYTES_MAX as usize)?;
+        with_room(REQUEST_BYTES_MAX as usize, |room| {
+            let room = room?;
             let copy = async {
-                let copied =
-                    self.copy((&from, offset_in), (&to, offset_out), length, buffer).await?;
+                let copied = self.copy((&from, offset_in), (&to, offset_out), length, room).await?;
                 if request.uid != 0 {
                     self.changed(&to).await?;
                 }

@@ -7,9 +7,12 @@ use weir_core::wire::meta::SetTime;
 /// The protocol as spoken here.
 pub(crate) const MAJOR: u32 = 7;
 /// Newest minor version whose messages are known here; the kernel speaks an older one where it must.
-pub(crate) const MINOR: u32 = 40;
+pub(crate) const MINOR: u32 = 42;
 /// Oldest minor version served: before it messages had other lengths.
 pub(crate) const MINOR_MIN: u32 = 23;
+
+/// The first minor version in which requests may come by io_uring.
+pub(crate) const MINOR_URING: u32 = 42;
 
 /// Bytes of a request's header.
 pub(crate) const REQUEST_HEADER_BYTES: usize = 40;
@@ -35,6 +38,7 @@ pub(crate) mod init {
     pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub(crate) const EXT: u64 = 1 << 30;
     pub(crate) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub(crate) const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// How the kernel is to treat an open file.

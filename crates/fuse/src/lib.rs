@@ -16,6 +16,7 @@ mod filesystem;
 mod handles;
 mod ioctl;
 mod kernel;
+mod lanes;
 mod locks;
 pub mod mounting;
 mod names;
@@ -27,6 +28,7 @@ mod statistics;
 mod tuning;
 mod workers;
 
+pub use lanes::Requests;
 pub use session::{MountOptions, Session, mount, serve};
 pub use statistics::{FileStatistics, OperationStatistics, PATHS_MAX, Statistics};
 pub use tuning::Rule;

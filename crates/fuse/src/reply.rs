@@ -2,6 +2,7 @@
 
 use crate::attributes::{ATTRIBUTES_BYTES, encode_attributes};
 use crate::device::Device;
+use crate::lanes::Desk;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,9 +85,15 @@ impl Put {
 
 /// A request's answer, still to be given. One that is dropped tells EIO: nobody waits for ever.
 pub(crate) struct Reply {
-    device: Arc<Device>,
+    way: Way,
     unique: u64,
     given: bool,
+}
+
+/// How the kernel is told: as it has asked.
+enum Way {
+    Device(Arc<Device>),
+    Lane(Arc<Desk>),
 }
 
 impl fmt::Debug for Reply {
@@ -100,7 +107,12 @@ const LOOKUP_BYTES: usize = 40 + ATTRIBUTES_BYTES;
 
 impl Reply {
     pub(crate) fn new(device: &Arc<Device>, unique: u64) -> Reply {
-        Reply { device: device.clone(), unique, given: false }
+        Reply { way: Way::Device(device.clone()), unique, given: false }
+    }
+
+    /// To a request that has come by a lane.
+    pub(crate) fn by_lane(desk: &Arc<Desk>, unique: u64) -> Reply {
+        Reply { way: Way::Lane(desk.clone()), unique, given: false }
     }
 
     /// The request's number.
@@ -110,16 +122,26 @@ impl Reply {
 
     fn give(mut self, error: i32, parts: &[&[u8]]) {
         self.given = true;
-        self.device.answer(self.unique, error, parts);
+        self.say(error, parts);
+    }
+
+    fn say(&self, error: i32, parts: &[&[u8]]) {
+        match &self.way {
+            Way::Device(device) => device.answer(self.unique, error, parts),
+            Way::Lane(desk) => desk.answer(self.unique, error, parts),
+        }
     }
 
     fn put(self, message: Put) {
         self.give(0, &[&message.0]);
     }
 
-    /// To what needs none.
+    /// To what needs none. Over a lane nothing of the kind comes; what came would be done with.
     pub(crate) fn none(mut self) {
         self.given = true;
+        if let Way::Lane(desk) = &self.way {
+            desk.answer(self.unique, 0, &[]);
+        }
     }
 
     pub(crate) fn error(self, errno: Errno) {
@@ -238,7 +260,7 @@ impl Drop for Reply {
     fn drop(&mut self) {
         if !self.given {
             tracing::warn!(unique = self.unique, "a request was given up");
-            self.device.answer(self.unique, Errno::EIO.0, &[]);
+            self.say(Errno::EIO.0, &[]);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Mounts: how they begin, run and end.
 
 use crate::device::Device;
+use crate::lanes::Lanes;
 use crate::mounting;
 use crate::shared::Shared;
 use crate::statistics::Statistics;
@@ -33,6 +34,9 @@ pub struct MountOptions {
     pub pool_directory: Option<PathBuf>,
     /// What the user asked for certain files.
     pub rules: Vec<Rule>,
+    /// Whether all requests come by the device's descriptor, also where the kernel would hand them
+    /// over by io_uring, which is faster.
+    pub by_descriptor: bool,
     /// Threads that serve requests; 0: twice as many as there are cores, within reason.
     pub threads: usize,
     /// Whether other users than the one who mounts are let in, each as who he is. Only
@@ -47,6 +51,7 @@ pub struct Session {
     thread: Option<JoinHandle<io::Result<()>>>,
     /// None: mounted by the caller.
     mounted: Option<PathBuf>,
+    by_io_uring: bool,
 }
 
 /// Serves a mount that the caller has made: `device` is `/dev/fuse`, mounted with `fd=N`,
@@ -80,19 +85,27 @@ fn start(
     options: &MountOptions,
 ) -> io::Result<Session> {
     let device = Arc::new(Device::new(device));
-    workers::begin(&shared, &device)?;
-    // Nobody else sets it.
-    let _ = shared.device.set(device.clone());
     let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
     let threads = match options.threads {
         0 => (2 * cores).max(THREADS_MIN),
         threads => threads,
     };
+    let make = || match options.by_descriptor {
+        true => None,
+        false => Lanes::new(&device, threads)
+            .inspect_err(|error| tracing::debug!(%error, "no requests by io_uring"))
+            .ok(),
+    };
+    let lanes = workers::begin(&shared, &device, make)?;
+    // Nobody else sets it.
+    let _ = shared.device.set(device.clone());
+    let by_io_uring = lanes.is_some();
+    let crew = lanes.map(|lanes| lanes.serve(&shared, &device)).transpose()?;
     let of_thread = shared.clone();
     let thread = std::thread::Builder::new()
         .name("weir-mount".to_owned())
-        .spawn(move || workers::serve(&of_thread, &device, threads.min(THREADS_MAX)))?;
-    Ok(Session { shared, thread: Some(thread), mounted })
+        .spawn(move || workers::serve(&of_thread, &device, threads.min(THREADS_MAX), crew))?;
+    Ok(Session { shared, thread: Some(thread), mounted, by_io_uring })
 }
 
 fn failed(error: &io::Error) -> Error {
@@ -135,6 +148,11 @@ impl Session {
         }
         mounting::unmount(directory)
             .map_err(|error| failed(&error).on("unmount", directory.display()))
+    }
+
+    /// Whether the kernel's requests come by io_uring.
+    pub fn by_io_uring(&self) -> bool {
+        self.by_io_uring
     }
 
     /// Takes the board away from where programs find it. Dropping a session does so too; who ends

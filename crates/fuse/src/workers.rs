@@ -7,7 +7,10 @@
 use crate::buffer::{Buffer, PAGE_BYTES};
 use crate::device::Device;
 use crate::filesystem::{BACKGROUND_MAX, REQUEST_BYTES_MAX};
-use crate::kernel::{self, Header, MAJOR, MINOR_MIN, Operation, WRITE_HEAD_BYTES, init};
+use crate::kernel::{
+    self, Header, MAJOR, MINOR_MIN, MINOR_URING, Operation, WRITE_HEAD_BYTES, init,
+};
+use crate::lanes::{Crew, Lanes, Leave};
 use crate::reply::{Errno, Reply};
 use crate::shared::Shared;
 use std::io;
@@ -18,8 +21,14 @@ use std::thread::Thread;
 /// Threads that wait at the device. The second is there when the first has got something to do.
 const WAITING_MAX: usize = 2;
 
-/// Serves a mount until it ends.
-pub(crate) fn serve(shared: &Arc<Shared>, device: &Arc<Device>, threads: usize) -> io::Result<()> {
+/// Serves a mount until it ends. Where there are lanes, little comes by the device.
+pub(crate) fn serve(
+    shared: &Arc<Shared>,
+    device: &Arc<Device>,
+    threads: usize,
+    crew: Option<Arc<Crew>>,
+) -> io::Result<()> {
+    let threads = if crew.is_some() { WAITING_MAX } else { threads };
     let gate = Arc::new(Gate::default());
     // This thread is there until the mount ends. Without it programs ask the kernel more often.
     let _counting = shared.lender.as_ref().and_then(|lender| lender.board.counts_closes().ok());
@@ -38,6 +47,10 @@ pub(crate) fn serve(shared: &Arc<Shared>, device: &Arc<Device>, threads: usize) 
     for worker in workers {
         let result = worker.join().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
         over = over.and(result);
+    }
+    shared.locks.end(shared);
+    if let Some(crew) = crew {
+        crew.join();
     }
     shared.end();
     over
@@ -63,7 +76,7 @@ fn work(shared: &Arc<Shared>, device: &Arc<Device>, gate: &Gate) -> io::Result<(
 }
 
 /// Takes a message apart; else gives the number of the request that is to fail, if it has one.
-fn understand(message: &[u8]) -> Result<(Header, Operation<'_>), Option<u64>> {
+pub(crate) fn understand(message: &[u8]) -> Result<(Header, Operation<'_>), Option<u64>> {
     let (header, body) = kernel::header(message).ok_or(None)?;
     match kernel::parse(&header, body) {
         Some(operation) => Ok((header, operation)),
@@ -74,8 +87,13 @@ fn understand(message: &[u8]) -> Result<(Header, Operation<'_>), Option<u64>> {
     }
 }
 
-/// Agrees with the kernel on how a mount is to work: its first request.
-pub(crate) fn begin(shared: &Shared, device: &Arc<Device>) -> io::Result<()> {
+/// Agrees with the kernel on how a mount is to work: its first request. Gives the lanes by which the
+/// others are to come, to be opened; `lanes` makes them, if it can.
+pub(crate) fn begin(
+    shared: &Shared,
+    device: &Arc<Device>,
+    lanes: impl Fn() -> Option<Lanes>,
+) -> io::Result<Option<Lanes>> {
     let mut inbox = Inbox::new()?;
     loop {
         let gone = || io::Error::new(io::ErrorKind::NotConnected, "the mount is gone already");
@@ -98,10 +116,17 @@ pub(crate) fn begin(shared: &Shared, device: &Arc<Device>) -> io::Result<()> {
             return Err(io::Error::new(io::ErrorKind::Unsupported, cause));
         }
         // What this kernel does not have, we do without.
-        let agreed = (shared.wishes() | init::EXT) & flags;
+        let mut agreed = (shared.wishes() | init::EXT) & flags;
+        let lanes = if minor >= MINOR_URING { lanes() } else { None };
+        // The kernel looks at its leave once more when it has the answer.
+        let leave = lanes.as_ref().and_then(|_| Leave::take());
+        let lanes = lanes.filter(|_| leave.is_some());
+        if lanes.is_some() {
+            agreed |= init::OVER_IO_URING;
+        }
         let readahead = max_readahead.min(REQUEST_BYTES_MAX);
         reply.agreed([readahead, REQUEST_BYTES_MAX], BACKGROUND_MAX, agreed);
-        return Ok(());
+        return Ok(lanes);
     }
 }
 

@@ -3,6 +3,7 @@
 //! A process of its own, because a mount namespace must be entered before any thread starts, and so
 //! that whichever half is killed, the other one cleans up.
 
+use crate::args;
 use crate::channel::Channel;
 use crate::failure::{Failure, Outcome, plain, status};
 use crate::fuse;
@@ -42,7 +43,7 @@ pub(super) enum Order {
     /// directory by the board in it.
     Alone { remove: Vec<OsString>, pool: OsString },
     /// Serve the mount from this pool.
-    Serve { access: pool::Access, cache: bool, rules: Vec<weir_fuse::Rule> },
+    Serve { access: pool::Access, kernel: args::Kernel, rules: Vec<weir_fuse::Rule> },
     /// Start the program, in this process group.
     Start { command: Vec<OsString>, variables: Vec<(String, OsString)>, group: i32 },
     /// Pass a signal on to the program.
@@ -171,11 +172,11 @@ impl Job {
                 Some(Order::Serve { .. }) if self.board.is_some() => {
                     channel.send(&Word::Serving)?;
                 }
-                Some(Order::Serve { access, cache, rules }) => {
+                Some(Order::Serve { access, kernel, rules }) => {
                     let (Some(device), Some(directory)) = (device.take(), &self.mounted) else {
                         return Err(Failure::say("serve: not mounted"));
                     };
-                    let options = MountOptions { caching: cache, rules, ..Default::default() };
+                    let options = MountOptions { rules, ..kernel.into() };
                     self.session =
                         Some(fuse::serve(&access, &self.pool, directory, device, options)?);
                     channel.send(&Word::Serving)?;

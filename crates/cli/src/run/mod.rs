@@ -218,7 +218,8 @@ impl<'a> Run<'a> {
             cause(&causes[0]),
             cause(&causes[1])
         );
-        if self.options.no_preload || self.options.cache || preload::find_library().is_err() {
+        if self.options.no_preload || self.options.kernel.cache || preload::find_library().is_err()
+        {
             return Err(Failure::new(status::UNAVAILABLE, failure));
         }
         self.note(format_args!("{failure}"));
@@ -349,7 +350,7 @@ impl<'a> Run<'a> {
     fn attend(&mut self, wishes: &Wishes) -> Outcome<Ended> {
         let order = Order::Serve {
             access: self.access(),
-            cache: self.options.cache,
+            kernel: self.options.kernel,
             rules: wishes.rules.clone(),
         };
         self.send(&order)?;
@@ -365,7 +366,7 @@ impl<'a> Run<'a> {
             libraries.extend(preload::find_mpi_library());
         }
         // Where the kernel caches, it reads what it has faster than anyone beside it.
-        if !self.options.no_preload && !self.options.cache {
+        if !self.options.no_preload && !self.options.kernel.cache {
             match preload::find_library() {
                 Ok(library) => {
                     libraries.push(library);
@@ -481,7 +482,7 @@ impl<'a> Run<'a> {
         };
         let lost = !self.deaths.is_empty();
         let options = &self.options;
-        let can_buffer = !options.no_preload && !options.no_mount && !options.cache;
+        let can_buffer = !options.no_preload && !options.no_mount && !options.kernel.cache;
         let mut report = Report::new(
             command.collect(),
             self.pool_file.name.clone(),

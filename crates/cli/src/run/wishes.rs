@@ -27,7 +27,7 @@ impl Wishes {
         if let Some(directory) = &options.mount {
             namespace::check_mount_point(directory)?;
         }
-        if options.no_mount && (options.no_preload || options.cache) {
+        if options.no_mount && (options.no_preload || options.kernel.cache) {
             let other = if options.no_preload { "--no-preload" } else { "--cache" };
             return Err(Failure::usage(format!(
                 "--no-mount {other}: the program would not see the pool at all"

@@ -3,6 +3,7 @@
 mod common;
 mod corners;
 mod history;
+mod lanes;
 mod locks;
 mod pool;
 mod posix;

@@ -1,0 +1,156 @@
+//! Requests by io_uring, and without it.
+
+use crate::common::{Mounted, TestPool, check, fuse_works};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use weir_fuse::{MountOptions, Requests};
+
+const ALLOWED: &str = "/sys/module/fuse/parameters/enable_uring";
+
+fn by_descriptor(by_descriptor: bool) -> MountOptions {
+    MountOptions { by_descriptor, ..MountOptions::default() }
+}
+
+/// A bit of everything that puts bytes into a request, or into its answer.
+fn use_it(mount: &Path) {
+    let name = "n".repeat(255);
+    let bytes: Vec<u8> = (0..3_000_000).map(|i| (i * 31 % 251) as u8).collect();
+    fs::write(mount.join(&name), &bytes).unwrap();
+    assert!(fs::read(mount.join(&name)).unwrap() == bytes);
+    let file = File::options().read(true).write(true).open(mount.join(&name)).unwrap();
+    for (at, length) in [(0, 1), (1, 4095), (4097, 65_536), (999, 1 << 20), (2_999_999, 1)] {
+        let mut part = vec![0; length];
+        file.read_exact_at(&mut part, at as u64).unwrap();
+        assert!(part == bytes[at..at + length], "{length} at {at}");
+        part.reverse();
+        file.write_all_at(&part, at as u64).unwrap();
+        file.read_exact_at(&mut part, at as u64).unwrap();
+        assert!(part.iter().rev().eq(&bytes[at..at + length]), "{length} at {at}");
+        file.write_all_at(&bytes[at..at + length], at as u64).unwrap();
+    }
+    assert_eq!(file.read_at(&mut [0; 100], 3_000_000).unwrap(), 0);
+    fs::rename(mount.join(&name), mount.join("short")).unwrap();
+    std::os::unix::fs::symlink("x".repeat(4000), mount.join("link")).unwrap();
+    assert_eq!(fs::read_link(mount.join("link")).unwrap().as_os_str().len(), 4000);
+    fs::create_dir(mount.join("many")).unwrap();
+    (0..700).for_each(|i| fs::write(mount.join(format!("many/{i}")), "").unwrap());
+    assert_eq!(fs::read_dir(mount.join("many")).unwrap().count(), 700);
+    let missing = fs::metadata(mount.join("missing")).unwrap_err();
+    assert_eq!(missing.raw_os_error(), Some(libc::ENOENT));
+    assert!(fs::read(mount.join("short")).unwrap() == bytes);
+}
+
+#[test]
+fn requests_come_by_io_uring_where_that_is_to_be_had() {
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(2, 64 << 20);
+    let before = fs::read_to_string(ALLOWED).ok();
+    let mount = pool.mount(&by_descriptor(false));
+    assert_eq!(mount.session().by_io_uring(), Requests::here() == Requests::ByIoUring);
+    // The machine is as it was.
+    assert_eq!(fs::read_to_string(ALLOWED).ok(), before);
+    use_it(&mount);
+    mount.end();
+}
+
+#[test]
+fn all_works_by_the_descriptor_as_well() {
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(2, 64 << 20);
+    let mount = pool.mount(&by_descriptor(true));
+    assert!(!mount.session().by_io_uring());
+    use_it(&mount);
+    mount.end();
+}
+
+/// Programs that wait for a lock on `f`, more of them than a mount has lanes; and how many have it or
+/// were refused.
+fn waiters(mount: &Mounted, count: usize) -> (Vec<JoinHandle<bool>>, Arc<AtomicUsize>) {
+    let ended = Arc::new(AtomicUsize::new(0));
+    let wait = |_| {
+        let (file, ended) = (File::open(mount.join("f")).unwrap(), ended.clone());
+        std::thread::spawn(move || {
+            // SAFETY: does nothing to memory.
+            let got = check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) });
+            ended.fetch_add(1, Ordering::Relaxed);
+            got.is_ok()
+        })
+    };
+    ((0..count).map(wait).collect(), ended)
+}
+
+/// Ends a mount by force if it does not answer any more, so that a test fails rather than wait for ever.
+struct Bound(Option<mpsc::Sender<()>>, Option<JoinHandle<()>>);
+
+impl Bound {
+    fn new(mount: &Mounted) -> Bound {
+        let (end, ended) = mpsc::channel();
+        let path = mount.to_path_buf();
+        let watch = move || {
+            if ended.recv_timeout(Duration::from_secs(30)) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("{} does not answer", path.display());
+                _ = by_force(&path);
+            }
+        };
+        Bound(Some(end), Some(std::thread::spawn(watch)))
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        drop(self.0.take());
+        _ = self.1.take().map(JoinHandle::join);
+    }
+}
+
+/// Has all requests of a mount fail, and takes it away.
+fn by_force(mount: &Path) -> io::Result<()> {
+    let path = std::ffi::CString::new(mount.as_os_str().as_encoded_bytes()).unwrap();
+    // SAFETY: a string ended by a NUL.
+    check(unsafe { libc::umount2(path.as_ptr(), libc::MNT_FORCE | libc::MNT_DETACH) }).map(drop)
+}
+
+fn locked(mount: &Mounted) -> File {
+    let file = File::create(mount.join("f")).unwrap();
+    // SAFETY: does nothing to memory.
+    check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }).unwrap();
+    file
+}
+
+#[test]
+fn programs_that_wait_for_a_lock_leave_others_their_turn() {
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(1, 64 << 20);
+    for without in [false, true] {
+        let mount = pool.mount(&by_descriptor(without));
+        let _bound = Bound::new(&mount);
+        let holder = locked(&mount);
+        let (waiters, ended) = waiters(&mount, 60);
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_millis(300) {
+            // From whatever processor this is asked.
+            fs::write(mount.join("other"), "x").unwrap();
+        }
+        assert_eq!(ended.load(Ordering::Relaxed), 0);
+        // Whoever has the lock lets it go with the last descriptor, one after the other.
+        drop(holder);
+        assert!(waiters.into_iter().all(|waiter| waiter.join().unwrap()));
+        assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+        fs::write(mount.join("other"), "x").unwrap();
+        mount.end();
+    }
+}
