@@ -224,16 +224,24 @@ impl Locks {
 
     /// The mount has ended: what is left goes.
     pub(crate) fn end(&self, shared: &Shared) {
-        let (thread, left) = {
+        let (thread, waits, left) = {
             let mut state = self.lock();
             state.over = true;
-            state.waits.clear();
-            (state.thread.take(), std::mem::take(&mut state.held))
+            let waits = std::mem::take(&mut state.waits);
+            (state.thread.take(), waits, std::mem::take(&mut state.held))
         };
         self.bell.notify_all();
         if let Some(thread) = thread {
             // It has told of its panic itself, if it had one.
             let _ = thread.join();
+        }
+        // Nobody waits any more. Else the pool would give them their locks, until this mount's lease has run out.
+        let debt =
+            |(ticket, Waiting { lock, .. })| Debt { lock, ticket: Some(ticket), unlock: false };
+        let debts: Vec<Debt> = waits.into_iter().map(debt).collect();
+        let unwaited = debts.iter().map(|debt| pay(shared, debt));
+        for error in shared.pool.run(join_all(unwaited)).into_iter().filter_map(Result::err) {
+            tracing::debug!(%error, "end of a wait at the end of a mount failed");
         }
         let left = left.into_iter().flat_map(|((ino, owner), held)| {
             let kinds = [(held.range, LockKind::Range), (held.whole, LockKind::Whole)];

@@ -1,6 +1,6 @@
 //! Requests by io_uring, and without it.
 
-use crate::common::{Mounted, TestPool, check, fuse_works};
+use crate::common::{Mounted, TestPool, check, fuse_works, is_root};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
@@ -152,5 +152,29 @@ fn programs_that_wait_for_a_lock_leave_others_their_turn() {
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
         fs::write(mount.join("other"), "x").unwrap();
         mount.end();
+    }
+}
+
+#[test]
+fn a_mount_that_is_taken_away_by_force_ends_with_programs_that_wait() {
+    if !fuse_works() || !is_root() {
+        return;
+    }
+    let pool = TestPool::new(1, 64 << 20);
+    for without in [true, false] {
+        let mount = pool.mount(&by_descriptor(without));
+        let begun = Instant::now();
+        let _holder = locked(&mount);
+        assert!(begun.elapsed() < Duration::from_secs(5), "the pool keeps locks for who is gone");
+        let (waiters, ended) = waiters(&mount, 30);
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(ended.load(Ordering::Relaxed), 0);
+        by_force(&mount).unwrap();
+        assert!(waiters.into_iter().all(|waiter| !waiter.join().unwrap()));
+        let begun = Instant::now();
+        while !mount.session().is_over() {
+            assert!(begun.elapsed() < Duration::from_secs(10), "the mount does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
