@@ -281,6 +281,52 @@ static void streams(void)
     free(line);
 }
 
+/* Connections of the library's. */
+static int connections(void)
+{
+    DIR *list = opendir("/proc/self/fd");
+    CHECK(list != NULL);
+    int count = 0;
+    for (struct dirent *entry; (entry = readdir(list)) != NULL;) {
+        int fd = atoi(entry->d_name);
+        struct stat stat;
+        /* They lie out of the way of a program's own, of which some may be inherited. */
+        count += fd >= 100 && fstat(fd, &stat) == 0 && S_ISSOCK(stat.st_mode);
+    }
+    EQUAL(closedir(list), 0);
+    return count;
+}
+
+/* As cat and the like do: what they read is less than what they ask for. */
+static void small_files_in_large_pieces(void)
+{
+    enum { ASKED = 128 * KIB };
+    fill(memory, 1, 0, 100);
+    int fd = open("small", O_CREAT | O_WRONLY, 0644);
+    EQUAL(write(fd, memory, 100), 100);
+    EQUAL(close(fd), 0);
+    char *room = malloc(ASKED);
+    CHECK(room != NULL);
+    DIRECTLY(0, for (int i = 0; i < 20; i++) {
+        fd = open("small", O_RDONLY);
+        EQUAL(read(fd, room, ASKED), 100);
+        EQUAL(read(fd, room, ASKED), 0);
+        EQUAL(close(fd), 0);
+    });
+    CHECK(memcmp(room, memory, 100) == 0);
+    EQUAL(connections(), 0);
+    /* What is large is worth it at once. */
+    fd = open("large", O_CREAT | O_RDWR, 0644);
+    EQUAL(ftruncate(fd, 4 * ASKED), 0);
+    EQUAL(close(fd), 0);
+    fd = open("large", O_RDONLY);
+    EQUAL(read(fd, room, ASKED), ASKED);
+    DIRECTLY(3, for (int i = 0; i < 3; i++) EQUAL(read(fd, room, ASKED), ASKED));
+    CHECK(connections() > 0);
+    EQUAL(close(fd), 0);
+    free(room);
+}
+
 static const struct test tests[] = {
     {"errno_of_success", errno_of_success},
     {"numbers_of_others", numbers_of_others},
@@ -288,6 +334,7 @@ static const struct test tests[] = {
     {"few_descriptors", few_descriptors},
     {"cost", cost},
     {"streams", streams},
+    {"small_files_in_large_pieces", small_files_in_large_pieces},
     {NULL, NULL},
 };
 

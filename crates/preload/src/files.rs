@@ -26,7 +26,10 @@ const DESCRIPTORS_MAX: usize = 64 * 1024;
 /// A request of so many bytes, or so many requests, and a descriptor is worth an ioctl to borrow its
 /// file: bytes, requests. Many small files are opened, read once and closed.
 const WORTH_BORROWING: (usize, u8) = (64 << 10, 3);
-/// Work that makes connections worth making: bytes, where each request counts as a page more.
+/// Whether a file has so many bytes is not asked.
+const SMALL_BYTES: usize = 4096;
+/// Work that makes connections worth making: bytes, where each request counts as a page more. Of what is
+/// asked for no more is counted than a file has: many programs read small ones into large buffers.
 const WORTH_CONNECTING: u64 = 256 << 10;
 
 /// Nothing is known yet.
@@ -417,7 +420,7 @@ fn forget(fd: c_int) {
 }
 
 /// As [`current`], for a request of so many bytes: borrows the file where that is worth while.
-pub(crate) fn wanted(fd: c_int, bytes: usize) -> Option<Arc<Description>> {
+pub(crate) fn wanted(fd: c_int, way: Way, bytes: usize) -> Option<Arc<Description>> {
     let state = state(fd)?;
     let before = state.load(Ordering::Acquire);
     let (kind, private) = (before & !PRIVATE, before & PRIVATE);
@@ -441,6 +444,10 @@ pub(crate) fn wanted(fd: c_int, bytes: usize) -> Option<Arc<Description>> {
     // Where another thread has just borrowed or closed it, this request is the kernel's.
     state.compare_exchange(before, counted, Ordering::AcqRel, Ordering::Acquire).ok()?;
     HIGHEST.fetch_max(fd, Ordering::Relaxed);
+    let bytes = match way {
+        Way::Read if bytes > SMALL_BYTES => bytes.min(size(fd)),
+        _ => bytes,
+    };
     let work = WORK.fetch_add(bytes as u64 + 4096, Ordering::Relaxed) + bytes as u64;
     let worth = EAGER.load(Ordering::Relaxed)
         || (bytes >= WORTH_BORROWING.0 || count >= WORTH_BORROWING.1)
@@ -500,20 +507,26 @@ fn candidate(fd: c_int) -> bool {
         && !devices().iter().any(|(device, ours)| *device == identity.device && !ours)
 }
 
+/// How long the kernel believes the file to be: bytes.
+fn size(fd: c_int) -> usize {
+    let flags = libc::AT_STATX_DONT_SYNC;
+    status(fd, flags, libc::STATX_SIZE).map_or(0, |found| found.stx_size as usize)
+}
+
 /// Device, number and mode of a descriptor's file; with `AT_STATX_DONT_SYNC` as the kernel knows
 /// them, without asking the mount.
 fn identity(fd: c_int, flags: c_int) -> Option<(Identity, u16)> {
-    let mut found = MaybeUninit::<libc::statx>::zeroed();
-    let mask = libc::STATX_INO | libc::STATX_TYPE;
-    let result: c_int =
-        kernel!(SYS_statx, fd, c"".as_ptr(), libc::AT_EMPTY_PATH | flags, mask, found.as_mut_ptr());
-    if result != 0 {
-        return None;
-    }
-    // SAFETY: zeros are valid, and the kernel has filled it in.
-    let found = unsafe { found.assume_init() };
+    let found = status(fd, flags, libc::STATX_INO | libc::STATX_TYPE)?;
     let device = (found.stx_dev_major, found.stx_dev_minor);
     Some((Identity { device, ino: found.stx_ino }, found.stx_mode))
+}
+
+fn status(fd: c_int, flags: c_int, mask: libc::c_uint) -> Option<libc::statx> {
+    let mut found = MaybeUninit::<libc::statx>::zeroed();
+    let result: c_int =
+        kernel!(SYS_statx, fd, c"".as_ptr(), libc::AT_EMPTY_PATH | flags, mask, found.as_mut_ptr());
+    // SAFETY: zeros are valid, and the kernel has filled it in.
+    (result == 0).then(|| unsafe { found.assume_init() })
 }
 
 /// Has the kernel ask the mount how long the file is: what it believes bounds mappings and copies.

@@ -139,7 +139,7 @@ unsafe fn attempt<K: FnOnce() -> ssize_t>(
     let wanted = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: passed on.
         let (slices, length) = unsafe { memory.slices() }?;
-        Some((files::wanted(fd, length)?, slices, length))
+        Some((files::wanted(fd, way, length)?, slices, length))
     }))
     .unwrap_or(None);
     // Reading what is no file may take for ever.

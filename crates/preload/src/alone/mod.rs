@@ -19,6 +19,7 @@ mod working;
 use crate::engine::{self, Engine};
 use crate::process::{self, Inside};
 use crate::real::kernel;
+use crate::transfer::Way;
 use crate::{files, fork, reach};
 use libc::{c_char, c_int, mode_t, off_t};
 use std::ffi::CStr;
@@ -488,7 +489,7 @@ fn file(fd: c_int) -> Result<File<Net>> {
         Some(_) => {}
         None => return Err(Error::new(Code::BadHandle)),
     }
-    match files::wanted(fd, 0) {
+    match files::wanted(fd, Way::Write, 0) {
         Some(description) => Ok(description.file.clone()),
         None => Err(Error::new(Code::Lost)),
     }
