@@ -162,15 +162,28 @@ fn bare_map(addresses: &[String]) -> PoolMap {
 
 /// Servers that are not known to be a pool: they can be asked about themselves.
 fn strangers(addresses: &[String], secret: &Secret, options: &ConnectOptions) -> Result<Fs<Net>> {
+    // Forming a pool is the owner's business, whoever mounts it later.
+    let owner = identity(secret, Role::Owner)?;
+    let net = net(&owner, addresses, 1, options)?;
+    Ok(Fs::new(net, bare_map(addresses), options.of_fs()))
+}
+
+fn net(
+    identity: &Identity,
+    addresses: &[String],
+    connections: usize,
+    options: &ConnectOptions,
+) -> Result<Net> {
     if addresses.is_empty() {
         return Err(Error::because(Code::Invalid, "no servers are named").on("connect to", "pool"));
     }
-    // Forming a pool is the owner's business, whoever mounts it later.
-    let owner = identity(secret, Role::Owner)?;
-    let net = Net::new(&owner, addresses, 1, options.transport, &options.timing)?;
-    let fs_options =
-        FsOptions { timing: options.timing.clone(), transfer_size: options.transfer_size };
-    Ok(Fs::new(net, bare_map(addresses), fs_options))
+    Net::new(identity, addresses, connections, options.transport, &options.timing)
+}
+
+impl ConnectOptions {
+    fn of_fs(&self) -> FsOptions {
+        FsOptions { timing: self.timing.clone(), transfer_size: self.transfer_size }
+    }
 }
 
 impl Pool {
@@ -180,7 +193,9 @@ impl Pool {
             let cause = format!("connections must be between 1 and {STREAMS_PER_SERVER_MAX}");
             return Err(Error::because(Code::Invalid, cause).on("connect to", "pool"));
         }
-        let strangers = strangers(&address.servers, &address.secret, options)?;
+        let identity = identity(&address.secret, address.role)?;
+        let asked = net(&identity, &address.servers, options.connections, options)?;
+        let strangers = Fs::new(asked.clone(), bare_map(&address.servers), options.of_fs());
         let mut trouble = None;
         let map = (0..address.servers.len()).find_map(|index| {
             let ask = strangers.control(ServerIndex(index as u16), ControlRequest::Map);
@@ -196,18 +211,16 @@ impl Pool {
         let Some(map) = map else {
             return Err(trouble.unwrap_or_else(|| protocol("no server knows the pool map")));
         };
-        let addresses: Vec<_> = map.servers.iter().map(|server| server.address.clone()).collect();
-        let identity = identity(&address.secret, address.role)?;
-        let net = Net::new(
-            &identity,
-            &addresses,
-            options.connections,
-            options.transport,
-            &options.timing,
-        )?;
-        let fs_options =
-            FsOptions { timing: options.timing.clone(), transfer_size: options.transfer_size };
-        let fs = Fs::new(net, map, fs_options);
+        // The connection over which the map came is of use if these are the pool's servers, in its order.
+        let same = map.servers.iter().map(|server| &server.address).eq(&address.servers);
+        let net = match same {
+            true => asked,
+            false => {
+                let servers = map.servers.iter().map(|server| server.address.clone());
+                net(&identity, &servers.collect::<Vec<_>>(), options.connections, options)?
+            }
+        };
+        let fs = Fs::new(net, map, options.of_fs());
         let ended = Arc::new((Mutex::new(false), Condvar::new()));
         let inner = Arc::new(Inner { fs, ended: ended.clone() });
         if options.keeps_lease {
