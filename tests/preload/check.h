@@ -184,7 +184,7 @@ static inline void warm(void)
     int fd = open("warm", O_CREAT | O_RDWR, 0644);
     CHECK(fd >= 0);
     fill(memory, 99, 0, MIB);
-    EQUAL(pwrite(fd, memory, MIB, 0), MIB);
+    for (int i = 0; i < 4; i++) EQUAL(pwrite(fd, memory, MIB, 0), MIB);
     DIRECTLY(2, {
         EQUAL(pwrite(fd, memory, MIB, 0), MIB);
         EQUAL(pread(fd, memory, MIB, 0), MIB);

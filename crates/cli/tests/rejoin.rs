@@ -336,7 +336,9 @@ descriptor = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
 for word in sys.stdin:
     try:
         if word == 'write\\n':
-            os.pwrite(descriptor, os.urandom(300_000), 0)
+            # So much that it is worth a connection.
+            for _ in range(20):
+                os.pwrite(descriptor, os.urandom(300_000), 0)
         else:
             os.fsync(descriptor)
         print(0, flush=True)
