@@ -361,7 +361,14 @@ pub(crate) struct Crew {
 
 impl Crew {
     /// Starts a thread; when this returns the kernel knows its lane.
-    fn start(self: &Arc<Self>, mut lane: Lane) -> io::Result<()> {
+    fn start(self: &Arc<Self>, lane: Lane) -> io::Result<()> {
+        let at_hand = &self.at_hand[usize::from(lane.queue)];
+        // Before it has got anything to do.
+        at_hand.fetch_add(1, Ordering::Relaxed);
+        self.spawn(lane).inspect_err(|_| _ = at_hand.fetch_sub(1, Ordering::Relaxed))
+    }
+
+    fn spawn(self: &Arc<Self>, mut lane: Lane) -> io::Result<()> {
         let (crew, queue) = (self.clone(), lane.queue);
         let (said, heard) = mpsc::sync_channel(1);
         let run = move || {
@@ -376,7 +383,6 @@ impl Crew {
         };
         let thread = std::thread::Builder::new().name(format!("weir-lane-{queue}")).spawn(run)?;
         heard.recv().unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))?;
-        self.at_hand[usize::from(queue)].fetch_add(1, Ordering::Relaxed);
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         Ok(())
     }
