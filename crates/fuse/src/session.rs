@@ -100,7 +100,10 @@ fn start(
     // Nobody else sets it.
     let _ = shared.device.set(device.clone());
     let by_io_uring = lanes.is_some();
-    let crew = lanes.map(|lanes| lanes.serve(&shared, &device)).transpose()?;
+    let crew = lanes.map(|lanes| lanes.serve(&shared, &device)).transpose().map_err(|error| {
+        let cause = format!("requests by io_uring: {error}; --no-io-uring does without");
+        io::Error::new(error.kind(), cause)
+    })?;
     let of_thread = shared.clone();
     let thread = std::thread::Builder::new()
         .name("weir-mount".to_owned())
