@@ -259,14 +259,15 @@ pub(crate) struct Kernel {
     #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
     pub(crate) cache: bool,
 
-    /// Have the kernel's requests come by /dev/fuse alone, also where io_uring brings them faster
+    /// Have the kernel's requests come by io_uring where it has that (Linux 6.14 and up) and lets us, in place of
+    /// /dev/fuse: small ones go faster
     #[arg(long, value_name = "YES", num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set, hide_possible_values = true)]
-    pub(crate) no_io_uring: bool,
+    pub(crate) io_uring: bool,
 }
 
 impl From<Kernel> for MountOptions {
-    fn from(Kernel { cache, no_io_uring }: Kernel) -> MountOptions {
-        MountOptions { caching: cache, by_descriptor: no_io_uring, ..MountOptions::default() }
+    fn from(Kernel { cache, io_uring }: Kernel) -> MountOptions {
+        MountOptions { caching: cache, by_io_uring: io_uring, ..MountOptions::default() }
     }
 }
 

@@ -442,7 +442,6 @@ impl Shared {
         Some(fetch.boxed_local().fuse())
     }
 
-    /// Gives whether the data's memory can be used again.
     fn write_file(&self, ino: Ino, asked: &Write, data: &[u8], reply: Reply) {
         let Some(open) = self.files.find(asked.handle) else {
             return reply.error(Errno::EBADF);

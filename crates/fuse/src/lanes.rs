@@ -9,6 +9,10 @@
 //! request in the queue of one processor. A program that waits for a lock keeps its lane; another
 //! thread then stands in for the one that waits with it.
 //!
+//! *Not right yet, so nobody has this who does not ask for it:* the kernel gives a new lane only what comes
+//! from then on. Where all lanes of a processor were taken at once by programs that wait for locks, what
+//! came next waits until something else comes there.
+//!
 //! By the descriptor come, as ever, how a mount begins, signals for who waits, and what the kernel
 //! forgets.
 
@@ -22,9 +26,10 @@ use crate::workers::understand;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::cell::{Cell, RefCell};
 use std::fs::File;
-use std::io::{self, Read, Seek, Write};
+use std::io;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -32,7 +37,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Whether the kernel lets anybody have requests by io_uring: `Y` or `N`.
+/// See [`is_allowed`]: `Y` or `N`.
 const ALLOWED: &str = "/sys/module/fuse/parameters/enable_uring";
 /// The processors that there may ever be: each has a queue.
 const PROCESSORS: &str = "/sys/devices/system/cpu/possible";
@@ -474,6 +479,11 @@ fn count(list: &str) -> Option<usize> {
     })
 }
 
+/// Whether the kernel lets anybody have requests by io_uring. None: it knows nothing of that.
+fn is_allowed() -> Option<bool> {
+    Some(std::fs::read_to_string(ALLOWED).ok()?.starts_with('Y'))
+}
+
 /// How the kernel's requests would come to a mount that this process makes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Requests {
@@ -488,11 +498,11 @@ pub enum Requests {
 impl Requests {
     /// Looks what this machine has.
     pub fn here() -> Requests {
-        let Ok(allowed) = std::fs::read_to_string(ALLOWED) else { return Requests::ByDevice };
+        let Some(allowed) = is_allowed() else { return Requests::ByDevice };
         if let Err(error) = IoUring::<squeue::Entry128>::builder().build(1) {
             return Requests::Forbidden(format!("io_uring: {error}"));
         }
-        match allowed.starts_with('Y') || File::options().write(true).open(ALLOWED).is_ok() {
+        match allowed || File::options().write(true).open(ALLOWED).is_ok() {
             true => Requests::ByIoUring,
             false => Requests::Forbidden(format!("{ALLOWED} is N")),
         }
@@ -506,27 +516,24 @@ pub(crate) struct Leave(Option<File>);
 impl Leave {
     /// None: there is none to be had.
     pub(crate) fn take() -> Option<Leave> {
-        if std::fs::read_to_string(ALLOWED).ok()?.starts_with('Y') {
+        if is_allowed()? {
             return Some(Leave(None));
         }
-        let mut file = File::options().read(true).write(true).open(ALLOWED).ok()?;
+        let file = File::options().write(true).open(ALLOWED).ok()?;
         // Others who do the same put it back first.
         file.lock().ok()?;
-        let mut text = String::new();
-        file.read_to_string(&mut text).ok()?;
-        if text.starts_with('Y') {
+        if is_allowed()? {
             return Some(Leave(None));
         }
-        file.rewind().ok()?;
-        file.write_all(b"Y").ok()?;
+        file.write_all_at(b"Y", 0).ok()?;
         Some(Leave(Some(file)))
     }
 }
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        if let Some(file) = &mut self.0
-            && let Err(error) = file.rewind().and_then(|()| file.write_all(b"N"))
+        if let Some(file) = &self.0
+            && let Err(error) = file.write_all_at(b"N", 0)
         {
             tracing::warn!(%error, "{ALLOWED} stays as it was set for this mount");
         }

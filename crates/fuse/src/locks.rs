@@ -4,8 +4,8 @@
 //! dies: range locks of a process with any of its descriptors of the file (the kernel sends a flush
 //! then), all others with the last descriptor of the opening that they were made through.
 //!
-//! A program that waits for a lock occupies none of the mount's threads: its reply is kept here, and
-//! one thread, [`attend`], waits for the news of all of them, ends those that a signal
+//! A program that waits for a lock occupies none of the threads at the device (by a lane it has one, which
+//! does nothing else): its reply is kept here, and one thread, [`attend`], waits for the news of all of them, ends those that a signal
 //! has come for, and makes good what could not be told to the pool because it did not answer.
 
 use crate::kernel::LockWish;

@@ -1,7 +1,6 @@
 //! Mounts: how they begin, run and end.
 
 use crate::device::Device;
-use crate::lanes::Lanes;
 use crate::mounting;
 use crate::shared::Shared;
 use crate::statistics::Statistics;
@@ -34,9 +33,9 @@ pub struct MountOptions {
     pub pool_directory: Option<PathBuf>,
     /// What the user asked for certain files.
     pub rules: Vec<Rule>,
-    /// Whether all requests come by the device's descriptor, also where the kernel would hand them
-    /// over by io_uring, which is faster.
-    pub by_descriptor: bool,
+    /// Whether requests come by io_uring where the kernel has that and lets us, in place of the device's
+    /// descriptor.
+    pub by_io_uring: bool,
     /// Threads that serve requests; 0: twice as many as there are cores, within reason.
     pub threads: usize,
     /// Whether other users than the one who mounts are let in, each as who he is. Only
@@ -89,25 +88,21 @@ fn start(
     let threads = match options.threads {
         0 => (2 * cores).max(THREADS_MIN),
         threads => threads,
-    };
-    let make = || match options.by_descriptor {
-        true => None,
-        false => Lanes::new(&device, threads)
-            .inspect_err(|error| tracing::debug!(%error, "no requests by io_uring"))
-            .ok(),
-    };
-    let lanes = workers::begin(&shared, &device, make)?;
+    }
+    .min(THREADS_MAX);
+    let lanes = options.by_io_uring.then_some(threads);
+    let lanes = workers::begin(&shared, &device, lanes)?;
     // Nobody else sets it.
     let _ = shared.device.set(device.clone());
     let by_io_uring = lanes.is_some();
     let crew = lanes.map(|lanes| lanes.serve(&shared, &device)).transpose().map_err(|error| {
-        let cause = format!("requests by io_uring: {error}; --no-io-uring does without");
+        let cause = format!("requests by io_uring: {error}; leave out --io-uring");
         io::Error::new(error.kind(), cause)
     })?;
     let of_thread = shared.clone();
     let thread = std::thread::Builder::new()
         .name("weir-mount".to_owned())
-        .spawn(move || workers::serve(&of_thread, &device, threads.min(THREADS_MAX), crew))?;
+        .spawn(move || workers::serve(&of_thread, &device, threads, crew))?;
     Ok(Session { shared, thread: Some(thread), mounted, by_io_uring })
 }
 

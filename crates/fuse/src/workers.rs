@@ -88,11 +88,11 @@ pub(crate) fn understand(message: &[u8]) -> Result<(Header, Operation<'_>), Opti
 }
 
 /// Agrees with the kernel on how a mount is to work: its first request. Gives the lanes by which the
-/// others are to come, to be opened; `lanes` makes them, if it can.
+/// others are to come, to be opened; `lanes`: for about so many threads, or none.
 pub(crate) fn begin(
     shared: &Shared,
     device: &Arc<Device>,
-    lanes: impl Fn() -> Option<Lanes>,
+    lanes: Option<usize>,
 ) -> io::Result<Option<Lanes>> {
     let mut inbox = Inbox::new()?;
     loop {
@@ -117,10 +117,14 @@ pub(crate) fn begin(
         }
         // What this kernel does not have, we do without.
         let mut agreed = (shared.wishes() | init::EXT) & flags;
-        let lanes = if minor >= MINOR_URING { lanes() } else { None };
-        // The kernel looks at its leave once more when it has the answer.
-        let leave = lanes.as_ref().and_then(|_| Leave::take());
-        let lanes = lanes.filter(|_| leave.is_some());
+        // The kernel looks at its leave when it has the answer: until then it is kept.
+        let threads = lanes.filter(|_| minor >= MINOR_URING);
+        let leave = threads.and_then(|threads| Some((threads, Leave::take()?)));
+        let lanes = leave.as_ref().and_then(|(threads, _)| {
+            Lanes::new(device, *threads)
+                .inspect_err(|error| tracing::debug!(%error, "no requests by io_uring"))
+                .ok()
+        });
         if lanes.is_some() {
             agreed |= init::OVER_IO_URING;
         }

@@ -54,7 +54,7 @@ fn find(file: &File, kind: libc::c_int, start: i64, length: i64) -> Option<(i32,
     (kind != FREE).then_some((kind, found.l_start, found.l_len, found.l_pid))
 }
 
-fn flock(file: &File, how: libc::c_int) -> io::Result<()> {
+pub(crate) fn flock(file: &File, how: libc::c_int) -> io::Result<()> {
     // SAFETY: does nothing to memory.
     check(unsafe { libc::flock(file.as_raw_fd(), how) }).map(drop)
 }
