@@ -128,8 +128,9 @@ impl<F: Fetch> Ahead<F> {
         }
         // SAFETY: passed on.
         let copied = unsafe { self.copy(slices, length, at) };
-        // Whoever has taken half of it will go on.
-        if sequential && at - self.first.at >= self.first.length as u64 / 2 {
+        // Whoever has taken half of it will go on, and whoever has gone on for long.
+        let enough = if self.window < size { self.first.length as u64 / 2 } else { 0 };
+        if sequential && at - self.first.at >= enough {
             self.fetch(size, length, self.first.end(), &mut begin);
         }
         Some(copied)
