@@ -2,7 +2,7 @@
 //! shared memory it is copied in user space, and a copy of what is not there would end the program.
 
 use std::io;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use weir_core::slice::Slice;
 
 /// Pages of which each is asked about. Of more it would take twice as long as to copy them.
@@ -90,9 +90,18 @@ fn asked(
 }
 
 /// Of memory.
+#[inline]
 pub fn page_bytes() -> usize {
-    // SAFETY: a plain question, answered without the kernel.
-    unsafe { libc::getauxval(libc::AT_PAGESZ) as usize }
+    static PAGE: AtomicUsize = AtomicUsize::new(0);
+    match PAGE.load(Ordering::Relaxed) {
+        0 => {
+            // SAFETY: a plain question, answered without the kernel.
+            let bytes = unsafe { libc::getauxval(libc::AT_PAGESZ) as usize };
+            PAGE.store(bytes, Ordering::Relaxed);
+            bytes
+        }
+        bytes => bytes,
+    }
 }
 
 /// Whether the kernel can say so at all (Linux 5.14).

@@ -117,7 +117,8 @@ pub(crate) fn may_be_cancelled() {
 /// Marks the thread as inside of this library, and keeps errno as it was. Meanwhile the thread is not
 /// cancelled: it would leave locks behind.
 pub(crate) struct Inside {
-    errno: libc::c_int,
+    /// The thread's, and what it was.
+    errno: (*mut libc::c_int, libc::c_int),
     cancelling: libc::c_int,
 }
 
@@ -126,7 +127,10 @@ impl Inside {
     pub(crate) fn enter() -> Inside {
         const PTHREAD_CANCEL_DISABLE: libc::c_int = 1;
         INSIDE.set(true);
-        let mut inside = Inside { errno: errno(), cancelling: 0 };
+        // SAFETY: a thread always has an errno.
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: as above.
+        let mut inside = Inside { errno: (errno, unsafe { *errno }), cancelling: 0 };
         // SAFETY: `cancelling` is there to be written.
         unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut inside.cancelling) };
         inside
@@ -137,7 +141,8 @@ impl Drop for Inside {
     fn drop(&mut self) {
         // SAFETY: the state is as it was, and nobody asks for the one before.
         unsafe { pthread_setcancelstate(self.cancelling, std::ptr::null_mut()) };
-        set_errno(self.errno);
+        // SAFETY: the thread's still, which alone drops this.
+        unsafe { *self.errno.0 = self.errno.1 };
         INSIDE.set(false);
     }
 }

@@ -18,36 +18,40 @@ const KNOWN_MAX: usize = 4;
 
 /// Spans of pages that were there when this thread last asked, and for what. Programs use a buffer again
 /// and again, and to ask takes a seventh of a small request.
-#[derive(Clone, Copy)]
 struct Known {
     /// What [`CHANGES`] was then.
-    changes: u32,
-    spans: [(usize, usize, c_int); KNOWN_MAX],
-    oldest: usize,
+    changes: Cell<u32>,
+    spans: [Cell<(usize, usize, c_int)>; KNOWN_MAX],
+    oldest: Cell<usize>,
 }
 
 thread_local! {
-    static KNOWN: Cell<Known> = const { Cell::new(Known::NOTHING) };
+    static KNOWN: Known = const {
+        let spans = [const { Cell::new(NOTHING) }; KNOWN_MAX];
+        Known { changes: Cell::new(0), spans, oldest: Cell::new(0) }
+    };
 }
 
-impl Known {
-    const NOTHING: Known = Known { changes: 0, spans: [(0, 0, 0); KNOWN_MAX], oldest: 0 };
+const NOTHING: (usize, usize, c_int) = (0, 0, 0);
 
+impl Known {
     fn holds(&self, start: usize, end: usize, advice: c_int) -> bool {
-        self.changes == CHANGES.load(Ordering::Relaxed)
-            && self.spans.iter().any(|(from, to, known)| {
+        self.changes.get() == CHANGES.load(Ordering::Relaxed)
+            && self.spans.iter().any(|span| {
+                let (from, to, known) = span.get();
                 // What can be written can be read.
-                let enough = *known == advice || *known == libc::MADV_POPULATE_WRITE;
-                enough && *from <= start && end <= *to
+                let enough = known == advice || known == libc::MADV_POPULATE_WRITE;
+                enough && from <= start && end <= to
             })
     }
 
-    fn add(&mut self, changes: u32, span: (usize, usize, c_int)) {
-        if self.changes != changes {
-            *self = Known { changes, ..Known::NOTHING };
+    fn add(&self, changes: u32, span: (usize, usize, c_int)) {
+        if self.changes.replace(changes) != changes {
+            self.spans.iter().for_each(|span| span.set(NOTHING));
         }
-        self.spans[self.oldest] = span;
-        self.oldest = (self.oldest + 1) % KNOWN_MAX;
+        let oldest = self.oldest.get();
+        self.spans[oldest].set(span);
+        self.oldest.set((oldest + 1) % KNOWN_MAX);
     }
 }
 
@@ -80,14 +84,14 @@ pub(crate) fn is_readable<T>(pointer: *const T) -> bool {
 
 /// As [`reach::ask`], and remembers what is there.
 fn ask(start: usize, end: usize, advice: c_int) -> io::Result<()> {
-    let mut known = KNOWN.get();
-    if !known.holds(start, end, advice) {
-        let changes = CHANGES.load(Ordering::Relaxed);
-        reach::ask(start, end, advice)?;
-        known.add(changes, (start, end, advice));
-        KNOWN.set(known);
-    }
-    Ok(())
+    KNOWN.with(|known| {
+        if !known.holds(start, end, advice) {
+            let changes = CHANGES.load(Ordering::Relaxed);
+            reach::ask(start, end, advice)?;
+            known.add(changes, (start, end, advice));
+        }
+        Ok(())
+    })
 }
 
 #[cfg(test)]

@@ -135,18 +135,15 @@ unsafe fn attempt<K: FnOnce() -> ssize_t>(
     }
     let turn = files::turn(fd);
     let mut waiting = turn.as_deref().map(lock);
+    // SAFETY: passed on.
+    let memory = unsafe { memory.slices() };
     // A panic is a bug here and below; the program still gets what it asked for.
-    let wanted = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: passed on.
-        let (slices, length) = unsafe { memory.slices() }?;
-        Some((files::wanted(fd, way, length)?, slices, length))
-    }))
-    .unwrap_or(None);
+    let wanted = catch_unwind(|| files::wanted(fd, way, memory.as_ref()?.1)).unwrap_or(None);
     // Reading what is no file may take for ever.
     if offset.is_some() || files::is_foreign(fd) {
         waiting = None;
     }
-    let Some((description, slices, length)) = wanted else {
+    let (Some(description), Some((slices, length))) = (wanted, memory) else {
         return match waiting {
             Some(_) => Ok((kernel(), process::errno())),
             None => Err(kernel),

@@ -17,6 +17,8 @@ pub(super) struct Behind {
     /// Written by the program and not yet on its way to the pool.
     dirty: Vec<u8>,
     dirty_at: u64,
+    /// Up to where pieces begin: requests then fit the file's stripes.
+    dirty_end: u64,
     /// Through which descriptor.
     through: Option<(c_int, Arc<Description>)>,
     /// What was dirty before.
@@ -77,10 +79,9 @@ impl Behind {
             // SAFETY: the caller promises that the memory can be read.
             let mut bytes = unsafe { std::slice::from_raw_parts(slice.pointer, slice.length) };
             while !bytes.is_empty() {
-                // Up to where pieces of this size begin: requests then fit the file's stripes.
-                let room = size - (self.dirty_at % size as u64) as usize;
+                let room = (self.dirty_end - self.dirty_at) as usize;
                 if from == room {
-                    let next = self.dirty_at + room as u64;
+                    let next = self.dirty_end;
                     launched |= self.launch();
                     self.begin(size, (fd, description), next);
                     from = 0;
@@ -94,7 +95,7 @@ impl Behind {
                 bytes = rest;
             }
         }
-        if (self.dirty_at + self.dirty.len() as u64).is_multiple_of(size as u64) {
+        if self.dirty_at + self.dirty.len() as u64 == self.dirty_end {
             launched |= self.launch();
         }
         launched
@@ -106,6 +107,7 @@ impl Behind {
             DIRTY.fetch_add(1, Ordering::Relaxed);
         }
         self.dirty_at = at;
+        self.dirty_end = at + size as u64 - at % size as u64;
         self.through = Some((through.0, through.1.clone()));
         self.dirty.reserve_exact(size);
     }

@@ -1,6 +1,6 @@
 //! What was read lately: blocks of the file, for programs that go to and fro in it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 use weir_core::slice::Slice;
 
@@ -31,7 +31,7 @@ struct Block {
 pub(super) struct Recent {
     blocks: Vec<Block>,
     /// Where in `blocks` each one is, by its number.
-    places: HashMap<u64, usize>,
+    places: BTreeMap<u64, usize>,
     blocks_max: usize,
     hand: usize,
     /// Reads since one of what was here, more or less.
@@ -48,7 +48,7 @@ impl Recent {
     /// Of so many bytes in all at most.
     pub(super) fn new(size: usize) -> Recent {
         let blocks_max = size / BLOCK_BYTES;
-        Recent { blocks: Vec::new(), places: HashMap::new(), blocks_max, hand: 0, useless: 0 }
+        Recent { blocks: Vec::new(), places: BTreeMap::new(), blocks_max, hand: 0, useless: 0 }
     }
 
     /// Whether reads of this length are served from here.
