@@ -1,13 +1,20 @@
 //! The descriptor over which the kernel asks and is answered.
 
 use crate::kernel::ANSWER_HEADER_BYTES;
+#[cfg(doc)]
+use crate::kernel::Operation;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use weir_core::types::Ino;
 
 /// A message from us that is no answer: pages or attributes of an inode are not true any more.
 const NOTIFY_INVALIDATE_INODE: i32 = 2;
+/// Another: the kernel is to send what it has cached of a file, as a request of its own.
+const NOTIFY_RETRIEVE: i32 = 5;
+/// Marks numbers of requests that the kernel makes at our wish; its own are counted up from 0.
+const AT_OUR_WISH: u64 = 1 << 62;
 
 /// A mount's descriptor. Several threads use it at a time.
 #[derive(Debug)]
@@ -52,6 +59,21 @@ impl Device {
         let mut body = [0; 24];
         body[..8].copy_from_slice(&ino.0.to_ne_bytes());
         body[8..16].copy_from_slice(&offset.to_ne_bytes());
+        (&self.0).write_vectored(&[IoSlice::new(&header), IoSlice::new(&body)]).map(drop)
+    }
+}
+
+impl Device {
+    /// Has the kernel make a request on this thread's processor ([`Operation::Provoked`]), with nothing of that
+    /// file in it, which is a regular one that a program has open. Does not wait for it.
+    pub(crate) fn provoke(&self, file: Ino) -> io::Result<()> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        // Odd numbers would be those of interrupts.
+        let unique = AT_OUR_WISH | COUNT.fetch_add(2, Ordering::Relaxed);
+        let header = answer_header(0, -NOTIFY_RETRIEVE, ANSWER_HEADER_BYTES + 32);
+        let mut body = [0; 32];
+        body[..8].copy_from_slice(&unique.to_ne_bytes());
+        body[8..16].copy_from_slice(&file.0.to_ne_bytes());
         (&self.0).write_vectored(&[IoSlice::new(&header), IoSlice::new(&body)]).map(drop)
     }
 }

@@ -276,6 +276,8 @@ pub(crate) enum Operation<'a> {
     /// The mount is about to end.
     Destroy,
     /// Nothing that is done here: the kernel has its own way then.
+    /// Nothing: the kernel makes it because we wanted it to.
+    Provoked,
     Unknown,
 }
 
@@ -416,6 +418,7 @@ pub(crate) fn parse<'a>(header: &Header, body: &'a [u8]) -> Option<Operation<'a>
             let (handle, flags, command) = (cut.u64()?, cut.u32()?, cut.u32()?);
             Ioctl { handle, command, directory: flags & IOCTL_DIRECTORY != 0 }
         }
+        41 => Provoked,
         42 => {
             let count = cut.u32()?;
             cut.skip(4)?;

@@ -9,9 +9,9 @@
 //! request in the queue of one processor. A program that waits for a lock keeps its lane; another
 //! thread then stands in for the one that waits with it.
 //!
-//! *Not right yet, so nobody has this who does not ask for it:* the kernel gives a new lane only what comes
-//! from then on. Where all lanes of a processor were taken at once by programs that wait for locks, what
-//! came next waits until something else comes there.
+//! The kernel gives a new lane only what comes from then on, and the rest when a request was answered. Where
+//! all lanes of a processor were taken at once by programs that wait for locks, what came next would
+//! wait for ever: so whoever stands in has the kernel make a request there, and answers it.
 //!
 //! By the descriptor come, as ever, how a mount begins, signals for who waits, and what the kernel
 //! forgets.
@@ -19,13 +19,13 @@
 use crate::buffer::{Buffer, PAGE_BYTES};
 use crate::device::{Device, answer_header};
 use crate::filesystem::REQUEST_BYTES_MAX;
-use crate::kernel::{ANSWER_HEADER_BYTES, REQUEST_HEADER_BYTES};
+use crate::kernel::{self, ANSWER_HEADER_BYTES, REQUEST_HEADER_BYTES};
 use crate::reply::{Errno, Reply};
 use crate::shared::Shared;
 use crate::workers::understand;
 use io_uring::{IoUring, opcode, squeue, types};
 use std::cell::{Cell, RefCell};
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::mem::offset_of;
 use std::os::fd::AsRawFd;
@@ -35,12 +35,14 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use weir_core::types::Ino;
 
 /// See [`is_allowed`]: `Y` or `N`.
 const ALLOWED: &str = "/sys/module/fuse/parameters/enable_uring";
-/// The processors that there may ever be: each has a queue.
-const PROCESSORS: &str = "/sys/devices/system/cpu/possible";
+/// The processors that there may ever be, each of which has a queue, and those at work.
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+const ONLINE: &str = "/sys/devices/system/cpu/online";
 /// Most processors for which lanes are made: each takes a thread at least.
 const PROCESSORS_MAX: usize = 512;
 /// Fewest and most lanes of a processor, but for those of threads that stand in.
@@ -50,6 +52,9 @@ const LANES_MAX: usize = 8;
 const WAITING_MAX: usize = 4096;
 /// How often a thread that waits for a program's lock looks whether the mount is over.
 const OVER_PAUSE: Duration = Duration::from_secs(1);
+/// How long other mounts are given to agree with the kernel, and how often they are asked.
+const TURN_MAX: Duration = Duration::from_secs(1);
+const TURN_PAUSE: Duration = Duration::from_millis(1);
 /// So few lanes have huge pages, which a small request would take whole as well.
 const HUGE_LANES_MAX: usize = 32;
 
@@ -319,13 +324,20 @@ pub(crate) struct Lanes {
 impl Lanes {
     /// Makes lanes for about so many threads; none if the kernel has no such thing, or forbids it.
     pub(crate) fn new(device: &Arc<Device>, threads: usize) -> io::Result<Lanes> {
-        let processors = processors()?;
-        if processors > PROCESSORS_MAX {
-            return Err(io::Error::other(format!("{processors} processors are too many")));
+        let count = processors(POSSIBLE)?.len();
+        if count > PROCESSORS_MAX {
+            return Err(io::Error::other(format!("{count} processors are too many")));
         }
-        let each = threads.div_ceil(processors).clamp(LANES_MIN, LANES_MAX);
-        let huge = each * processors <= HUGE_LANES_MAX;
-        let all = (0..each).flat_map(|_| 0..processors as u16);
+        let allowed = allowed_processors()?;
+        // SAFETY: there is room in the set for each of `PROCESSORS_MAX`.
+        let is_allowed = |number| unsafe { libc::CPU_ISSET(number, &allowed) };
+        if !processors(ONLINE)?.into_iter().all(is_allowed) {
+            // Threads that stand in go there for a moment.
+            return Err(io::Error::other("not all processors may be used"));
+        }
+        let each = threads.div_ceil(count).clamp(LANES_MIN, LANES_MAX);
+        let huge = each * count <= HUGE_LANES_MAX;
+        let all = (0..each).flat_map(|_| 0..count as u16);
         let closed = all.map(|queue| Lane::new(device, queue, huge)).collect::<io::Result<_>>()?;
         Ok(Lanes { closed, each, huge })
     }
@@ -403,6 +415,7 @@ impl Crew {
             // SAFETY: so long is the message, which nobody touches before it is answered: what is
             // lent of the lane meanwhile is what the request did not need.
             let message = unsafe { std::slice::from_raw_parts(message.as_ptr(), length) };
+            let file = kernel::header(message).map(|(header, _)| header.ino);
             let desk = Arc::new(Desk::default());
             let reply = Reply::by_lane(&desk, unique);
             // A reply that is given up on the way tells of it.
@@ -412,7 +425,7 @@ impl Crew {
             }));
             FREE.set(None);
             if asked().is_some() {
-                let (error, bytes) = self.wait(queue, unique, &desk);
+                let (error, bytes) = self.wait(queue, unique, file, &desk);
                 desk.answer(unique, error, &[&bytes]);
             }
         }
@@ -420,19 +433,32 @@ impl Crew {
         Ok(())
     }
 
-    /// Waits until somebody else has answered a request.
-    fn wait(self: &Arc<Self>, queue: u16, unique: u64, desk: &Desk) -> (i32, Vec<u8>) {
+    /// Waits until somebody else has answered a request, which is about that file.
+    fn wait(
+        self: &Arc<Self>,
+        queue: u16,
+        unique: u64,
+        file: Option<Ino>,
+        desk: &Desk,
+    ) -> (i32, Vec<u8>) {
         let at_hand = &self.at_hand[usize::from(queue)];
         let left = at_hand.fetch_sub(1, Ordering::Relaxed) - 1;
         let waiting = self.waiting.fetch_add(1, Ordering::Relaxed) + 1;
-        if left < self.each && waiting <= WAITING_MAX {
+        let somebody = || at_hand.load(Ordering::Relaxed) > 0;
+        let heard = if left < self.each && waiting <= WAITING_MAX {
             let lane = Lane::new(&self.device, queue, self.huge);
-            if let Err(error) = lane.and_then(|lane| self.start(lane)) {
-                tracing::warn!(%error, "nobody stands in for who waits for a lock");
+            match lane.and_then(|lane| self.start(lane)) {
+                Ok(()) => self.call(queue, file),
+                Err(error) => {
+                    tracing::warn!(%error, "nobody stands in for who waits for a lock");
+                    somebody()
+                }
             }
-        }
-        if at_hand.load(Ordering::Relaxed) == 0 {
-            // Who has the lock could not tell us that he lets it go.
+        } else {
+            somebody()
+        };
+        if !heard {
+            // Who has the lock may not be able to tell us that he lets it go.
             self.shared.interrupt(unique);
         }
         let mut answer = desk.lock();
@@ -451,6 +477,15 @@ impl Crew {
         answer
     }
 
+    /// Calls a processor's new lane to what was queued before it came; false: that may go on waiting. A program
+    /// waits for a lock of that file.
+    fn call(&self, queue: u16, file: Option<Ino>) -> bool {
+        let Some(file) = file else { return false };
+        // A directory has nothing that the kernel could send.
+        let provoked = on_processor(queue, || self.device.provoke(file));
+        provoked.inspect_err(|error| tracing::debug!(%error, queue, "no request is made")).is_ok()
+    }
+
     /// Waits until all have gone home, after the mount has ended.
     pub(crate) fn join(&self) {
         self.over.store(true, Ordering::Relaxed);
@@ -464,19 +499,59 @@ impl Crew {
     }
 }
 
-/// How many queues the kernel has.
-fn processors() -> io::Result<usize> {
-    let text = std::fs::read_to_string(PROCESSORS)?;
-    count(text.trim()).ok_or_else(|| io::Error::other(format!("{PROCESSORS} has {text:?}")))
+/// Does something on one processor.
+fn on_processor(number: u16, work: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let bytes = size_of::<libc::cpu_set_t>();
+    let set = |processors: &libc::cpu_set_t| {
+        // SAFETY: so many bytes, about this thread.
+        let done = unsafe { libc::sched_setaffinity(0, bytes, processors) };
+        if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    };
+    let allowed = allowed_processors()?;
+    // SAFETY: all zeros is a set, of nothing; there is room in it for each of `PROCESSORS_MAX`.
+    let one = unsafe {
+        let mut one = std::mem::zeroed();
+        libc::CPU_SET(usize::from(number), &mut one);
+        one
+    };
+    set(&one)?;
+    let result = work();
+    set(&allowed)?;
+    result
+}
+
+/// Those on which this thread may run.
+fn allowed_processors() -> io::Result<libc::cpu_set_t> {
+    // SAFETY: all zeros is a set, and the kernel has so much room to write another one.
+    unsafe {
+        let mut allowed = std::mem::zeroed();
+        match libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &raw mut allowed) {
+            ..0 => Err(io::Error::last_os_error()),
+            _ => Ok(allowed),
+        }
+    }
+}
+
+/// The processors of a list that the kernel keeps.
+fn processors(list: &str) -> io::Result<Vec<usize>> {
+    let text = std::fs::read_to_string(list)?;
+    numbers(text.trim()).ok_or_else(|| io::Error::other(format!("{list} has {text:?}")))
 }
 
 /// Numbers in a list such as `0-3,8`.
-fn count(list: &str) -> Option<usize> {
-    list.split(',').try_fold(0, |sum, range| {
+fn numbers(list: &str) -> Option<Vec<usize>> {
+    let mut numbers = Vec::new();
+    for range in list.split(',') {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        Some(sum + last.checked_sub(first)? + 1)
-    })
+        let length = last.checked_sub(first)?;
+        // More would be none that a machine has.
+        if length > 1 << 16 {
+            return None;
+        }
+        numbers.extend(first..=last);
+    }
+    Some(numbers)
 }
 
 /// Whether the kernel lets anybody have requests by io_uring. None: it knows nothing of that.
@@ -516,14 +591,22 @@ pub(crate) struct Leave(Option<File>);
 impl Leave {
     /// None: there is none to be had.
     pub(crate) fn take() -> Option<Leave> {
+        let writable = File::options().read(true).write(true).open(ALLOWED);
+        let is_ours = writable.is_ok();
+        let file = writable.or_else(|_| File::open(ALLOWED)).ok()?;
+        // What another mount has set for itself it takes back before it lets go of this.
+        let begun = Instant::now();
+        while let Err(error) = file.try_lock() {
+            if !matches!(error, TryLockError::WouldBlock) || begun.elapsed() > TURN_MAX {
+                return None;
+            }
+            std::thread::sleep(TURN_PAUSE);
+        }
         if is_allowed()? {
             return Some(Leave(None));
         }
-        let file = File::options().write(true).open(ALLOWED).ok()?;
-        // Others who do the same put it back first.
-        file.lock().ok()?;
-        if is_allowed()? {
-            return Some(Leave(None));
+        if !is_ours {
+            return None;
         }
         file.write_all_at(b"Y", 0).ok()?;
         Some(Leave(Some(file)))
@@ -545,12 +628,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processors_are_counted() {
-        assert_eq!(count("0"), Some(1));
-        assert_eq!(count("0-1"), Some(2));
-        assert_eq!(count("0-3,8,10-11"), Some(7));
-        assert_eq!(count(""), None);
-        assert_eq!(count("3-1"), None);
+    fn processors_are_listed() {
+        assert_eq!(numbers("0"), Some(vec![0]));
+        assert_eq!(numbers("0-1"), Some(vec![0, 1]));
+        assert_eq!(numbers("0-3,8,10-11"), Some(vec![0, 1, 2, 3, 8, 10, 11]));
+        assert_eq!(numbers(""), None);
+        assert_eq!(numbers("3-1"), None);
+        assert_eq!(numbers("0-99999999999"), None);
     }
 
     #[test]

@@ -6,14 +6,21 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use weir_fuse::{MountOptions, Requests};
 
 const ALLOWED: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// What the machine's switch says while no mount has set it for itself.
+fn allowed() -> Option<String> {
+    let file = File::open(ALLOWED).ok()?;
+    file.lock().unwrap();
+    Some(io::read_to_string(&file).unwrap())
+}
 
 fn by_io_uring(by_io_uring: bool) -> MountOptions {
     MountOptions { by_io_uring, ..MountOptions::default() }
@@ -54,13 +61,36 @@ fn requests_come_by_io_uring_where_that_is_to_be_had() {
         return;
     }
     let pool = TestPool::new(2, 64 << 20);
-    let before = fs::read_to_string(ALLOWED).ok();
+    let before = allowed();
     let mount = pool.mount(&by_io_uring(true));
     assert_eq!(mount.session().by_io_uring(), Requests::here() == Requests::ByIoUring);
     // The machine is as it was.
-    assert_eq!(fs::read_to_string(ALLOWED).ok(), before);
+    assert_eq!(allowed(), before);
     use_it(&mount);
     mount.end();
+}
+
+/// Each sets what the kernel looks at, and takes it back, while others do.
+#[test]
+fn many_mounts_can_begin_at_a_time() {
+    if !fuse_works() {
+        return;
+    }
+    let before = allowed();
+    let pool = TestPool::new(1, 64 << 20);
+    for _ in 0..5 {
+        let mounts = std::thread::scope(|scope| {
+            let begin = |_| scope.spawn(|| pool.mount(&by_io_uring(true)));
+            let beginning: Vec<_> = (0..6).map(begin).collect();
+            beginning.into_iter().map(|mount| mount.join().unwrap()).collect::<Vec<_>>()
+        });
+        for (number, mount) in mounts.into_iter().enumerate() {
+            assert_eq!(mount.session().by_io_uring(), Requests::here() == Requests::ByIoUring);
+            fs::write(mount.join(number.to_string()), "x").unwrap();
+            mount.end();
+        }
+    }
+    assert_eq!(allowed(), before);
 }
 
 #[test]
@@ -133,7 +163,6 @@ fn programs_that_wait_for_a_lock_leave_others_their_turn() {
 }
 
 #[test]
-#[ignore = "by io_uring what comes while no lane is free can wait for ever; see lanes.rs"]
 fn programs_that_wait_for_a_lock_leave_others_their_turn_by_io_uring() {
     leave_others_their_turn(true);
 }
@@ -163,15 +192,92 @@ fn leave_others_their_turn(lanes: bool) {
     }
 }
 
+fn stay_on_processor(number: usize) {
+    // SAFETY: all zeros is a set, and it stays one; it is about this thread.
+    unsafe {
+        let mut one = std::mem::zeroed();
+        libc::CPU_SET(number, &mut one);
+        check(libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const one)).unwrap();
+    }
+}
+
+#[test]
+fn what_comes_while_all_lanes_of_a_processor_are_taken_gets_its_turn() {
+    whoever_writes_gets_his_turn(|mount| File::open(mount.join("f")).unwrap());
+}
+
+#[test]
+fn what_comes_while_all_wait_for_a_directorys_lock_gets_its_turn() {
+    whoever_writes_gets_his_turn(|mount| File::open(mount).unwrap());
+}
+
+/// Where the kernel is not called to what is queued, somebody is left waiting in the first round.
+fn whoever_writes_gets_his_turn(locked: impl Fn(&Path) -> File) {
+    const WAITING: usize = 6;
+    const WRITING: usize = 3;
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(1, 64 << 20);
+    {
+        let mount = pool.mount(&MountOptions { threads: 2, ..by_io_uring(true) });
+        let _bound = Bound::new(&mount);
+        File::create(mount.join("f")).unwrap();
+        for round in 0..10 {
+            let holder = locked(&mount);
+            flock(&holder, libc::LOCK_EX).unwrap();
+            let together = Arc::new(Barrier::new(WAITING + WRITING));
+            let (done, written) = mpsc::channel();
+            let start = |number: usize| {
+                let file = match number < WAITING {
+                    true => locked(&mount),
+                    false => File::create(mount.join(number.to_string())).unwrap(),
+                };
+                let (together, done) = (together.clone(), done.clone());
+                std::thread::spawn(move || {
+                    stay_on_processor(0);
+                    together.wait();
+                    if number < WAITING {
+                        // A program may have to ask once more.
+                        while let Err(error) = flock(&file, libc::LOCK_EX) {
+                            assert_eq!(error.raw_os_error(), Some(libc::EINTR));
+                        }
+                    } else {
+                        file.write_all_at(b"x", 0).unwrap();
+                        done.send(()).unwrap();
+                    }
+                })
+            };
+            let threads: Vec<_> = (0..WAITING + WRITING).map(start).collect();
+            for _ in 0..WRITING {
+                if written.recv_timeout(Duration::from_secs(5)).is_err() {
+                    by_force(&mount).unwrap();
+                    panic!("round {round}: somebody's write waits for others' locks");
+                }
+            }
+            drop(holder);
+            threads.into_iter().for_each(|thread| thread.join().unwrap());
+        }
+        mount.end();
+    }
+}
+
 #[test]
 fn a_mount_that_is_taken_away_by_force_ends_with_programs_that_wait() {
+    ends_with_programs_that_wait(false);
+}
+
+#[test]
+fn a_mount_that_is_taken_away_by_force_ends_with_programs_that_wait_by_io_uring() {
+    ends_with_programs_that_wait(true);
+}
+
+fn ends_with_programs_that_wait(lanes: bool) {
     if !fuse_works() || !is_root() {
         return;
     }
     let pool = TestPool::new(1, 64 << 20);
     {
-        // By io_uring the waits could keep all lanes; see above.
-        let lanes = false;
         let mount = pool.mount(&by_io_uring(lanes));
         let begun = Instant::now();
         let _holder = locked(&mount);
