@@ -616,6 +616,72 @@ static void at_random(void)
     CHECK(direct() > (buffered ? CALLS / 10 : CALLS / 4));
 }
 
+enum { ROWS_SPACE = 2 * MIB, ROWS_LONGEST = 200 * KIB };
+static unsigned char rows_model[ROWS_SPACE], rows_memory[ROWS_LONGEST];
+static size_t rows_size;
+
+static void row_reads(int fd, size_t offset, size_t length, size_t form)
+{
+    size_t left = offset < rows_size ? rows_size - offset : 0, third = length / 3;
+    struct iovec list[2] = {{rows_memory, third}, {rows_memory + third, length - third}};
+    ssize_t got = form == 0   ? pread(fd, rows_memory, length, (off_t)offset)
+                  : form == 1 ? preadv(fd, list, 2, (off_t)offset)
+                              : (lseek(fd, (off_t)offset, SEEK_SET), read(fd, rows_memory, length));
+    EQUAL(got, (ssize_t)(left < length ? left : length));
+    CHECK(memcmp(rows_memory, rows_model + offset, (size_t)got) == 0);
+}
+
+static void row_writes(int fd, size_t offset, size_t length, size_t form)
+{
+    if (offset + length > ROWS_SPACE) return;
+    fill(rows_memory, (unsigned)below(1000), offset, length);
+    memcpy(rows_model + offset, rows_memory, length);
+    if (offset + length > rows_size) rows_size = offset + length;
+    size_t half = length / 2;
+    struct iovec list[2] = {{rows_memory, half}, {rows_memory + half, length - half}};
+    ssize_t put = form == 0   ? pwrite(fd, rows_memory, length, (off_t)offset)
+                  : form == 1 ? pwritev(fd, list, 2, (off_t)offset)
+                              : (lseek(fd, (off_t)offset, SEEK_SET), write(fd, rows_memory, length));
+    EQUAL(put, (ssize_t)length);
+}
+
+/* Rows of sequential requests through several descriptors, and now and then another one in the middle: each byte is
+   as it was last written, and the file as long. */
+static void rows(void)
+{
+    if (!getenv("WEIR_IO_BUFFER")) warm();
+    enum { FDS = 3, ROWS = 2500 };
+    int fds[FDS];
+    for (int i = 0; i < FDS; i++) CHECK((fds[i] = open("rows", O_CREAT | O_RDWR, 0600)) >= 0);
+    for (int row = 0; row < ROWS; row++) {
+        size_t kind = below(12), form = below(3), longest = below(4) ? 5000 : below(8) ? 40 * KIB : ROWS_LONGEST;
+        size_t length = 1 + below(longest), count = 1 + below(below(10) ? 40 : 200);
+        size_t offset = below(20) ? below(rows_size + 1) : below(ROWS_SPACE), slot = below(FDS);
+        for (; kind < 9 && count > 0 && offset < ROWS_SPACE; count--, offset += length) {
+            if (kind < 5) {
+                row_reads(fds[slot], offset, length, form);
+                if (below(60) == 0) row_writes(fds[below(FDS)], offset + below(40 * KIB), 1 + below(9000), below(3));
+                if (offset > rows_size + 2 * length) break;
+            } else {
+                row_writes(fds[slot], offset, length, form);
+                if (below(60) == 0) row_reads(fds[below(FDS)], below(offset + 1), 1 + below(9000), below(3));
+            }
+        }
+        if (kind == 9) {
+            size_t size = below(4) ? below(rows_size + 1) : below(ROWS_SPACE), from = size < rows_size ? size : rows_size;
+            EQUAL(ftruncate(fds[slot], (off_t)size), 0);
+            memset(rows_model + from, 0, ROWS_SPACE - from);
+            rows_size = size;
+        } else if (kind == 10) {
+            EQUAL(fsync(fds[slot]), 0);
+        } else if (kind == 11) {
+            EQUAL(close(fds[slot]), 0);
+            CHECK((fds[slot] = open("rows", O_RDWR)) >= 0);
+            EQUAL(lseek(fds[slot], 0, SEEK_END), (off_t)rows_size);
+        }
+    }
+}
+
 /* Where nobody else changes anything the kernel believes sizes for a moment; what the library writes past it
    is seen all the same. */
 static void believed_sizes(void)
@@ -665,6 +731,7 @@ static const struct test tests[] = {
     {"limited", limited},
     {"sparse_and_far", sparse_and_far},
     {"at_random", at_random},
+    {"rows", rows},
     {NULL, NULL},
 };
 

@@ -486,10 +486,12 @@ fn buffers() {
     for size in [4096, 128 << 10] {
         let ground = Ground::with_buffers(size);
         let program = ground.compile("forms", &[]);
-        let mut command = ground.command(&program, &["*"]);
-        command.env("WEIR_IO_BUFFER", "yes").arg("at_random");
-        let (status, output) = bounded(&mut command, &ground.scratch);
-        assert_eq!(status, "exit status: 0", "buffers of {size} bytes: {output}");
+        for case in ["at_random", "rows"] {
+            let mut command = ground.command(&program, &["*"]);
+            command.env("WEIR_IO_BUFFER", "yes").arg(case);
+            let (status, output) = bounded(&mut command, &ground.scratch);
+            assert_eq!(status, "exit status: 0", "buffers of {size} bytes, {case}: {output}");
+        }
     }
 }
 

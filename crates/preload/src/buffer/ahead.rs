@@ -225,13 +225,13 @@ impl<F: Fetch> Ahead<F> {
         if !self.concerns(at, end) {
             return;
         }
+        if end > self.held_end() {
+            // What is under way may be from before, and tell of an end that is no longer one.
+            self.arrive();
+        }
         if self.ended() && end > self.held_end() {
             self.forget();
             return;
-        }
-        if end > self.held_end() {
-            // What is under way may be from before.
-            self.arrive();
         }
         let mut from = at;
         for slice in slices {
@@ -370,6 +370,35 @@ mod tests {
         let (requests, bytes) = fetched(file, 128 << 10, (0..file).step_by(RECORD + 8));
         assert!(bytes <= file as usize + 2 * SIZE, "{bytes} bytes for {file}");
         assert!(requests <= file as usize / (SIZE / 2) + 6, "{requests} requests");
+    }
+
+    /// The end that comes with what was under way when a program wrote behind it.
+    #[test]
+    fn who_writes_behind_the_end_moves_it() {
+        let (before, after) = (100_000, 120_000);
+        let mut ahead = Ahead::default();
+        let read = |ahead: &mut Ahead<Late>, at: u64, file: u64| {
+            let mut record = vec![0; RECORD];
+            let begin = |memory: Vec<u8>, from: u64| Some(Late(memory, from, file));
+            let slices = [Slice::to_write(&mut record)];
+            // SAFETY: the slice is all of `record`.
+            let got = unsafe { ahead.read(SIZE / 2, &slices, RECORD, at, begin) };
+            got.inspect(|got| assert!((at..).zip(&record[..*got]).all(|(at, to)| *to == byte(at))))
+        };
+        let mut at = 0;
+        while ahead.known_end() <= before {
+            assert_eq!(read(&mut ahead, at, before), Some(RECORD));
+            at += RECORD as u64;
+        }
+        assert!(ahead.coming.is_some() && ahead.held_end() < before);
+        let behind: Vec<u8> = (before + 9..after).map(byte).collect();
+        // SAFETY: the slice can be read.
+        unsafe { ahead.written(&[Slice::to_read(&behind)], behind.len(), before + 9) };
+        while at + (RECORD as u64) < after {
+            // Or it is read from the pool.
+            assert_eq!(read(&mut ahead, at, after).unwrap_or(RECORD), RECORD, "at {at}");
+            at += RECORD as u64;
+        }
     }
 
     /// Rows that begin anywhere, of records of any length, backwards too.
