@@ -61,9 +61,7 @@ impl Device {
         body[8..16].copy_from_slice(&offset.to_ne_bytes());
         (&self.0).write_vectored(&[IoSlice::new(&header), IoSlice::new(&body)]).map(drop)
     }
-}
 
-impl Device {
     /// Has the kernel make a request on this thread's processor ([`Operation::Provoked`]), with nothing of that
     /// file in it, which is a regular one that a program has open. Does not wait for it.
     pub(crate) fn provoke(&self, file: Ino) -> io::Result<()> {

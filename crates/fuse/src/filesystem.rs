@@ -248,9 +248,9 @@ impl Shared {
                 }
             }
             Asked::Destroy => reply.ok(),
+            Asked::Provoked => reply.ok(),
             // An init in the middle of a mount is nothing that a kernel sends. For the others it has
             // its own way where we have none.
-            Asked::Provoked => reply.ok(),
             Asked::Init { .. } | Asked::Unknown => reply.error(Errno::ENOSYS),
         }
     }

@@ -275,9 +275,9 @@ pub(crate) enum Operation<'a> {
     },
     /// The mount is about to end.
     Destroy,
-    /// Nothing that is done here: the kernel has its own way then.
     /// Nothing: the kernel makes it because we wanted it to.
     Provoked,
+    /// Nothing that is done here: the kernel has its own way then.
     Unknown,
 }
 

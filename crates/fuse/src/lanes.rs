@@ -11,7 +11,7 @@
 //!
 //! The kernel gives a new lane only what comes from then on, and the rest when a request was answered. Where
 //! all lanes of a processor were taken at once by programs that wait for locks, what came next would
-//! wait for ever: so whoever stands in has the kernel make a request there, and answers it.
+//! wait for ever: so who waits, once another one stands in, has the kernel make a request there.
 //!
 //! By the descriptor come, as ever, how a mount begins, signals for who waits, and what the kernel
 //! forgets.
