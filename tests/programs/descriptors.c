@@ -221,11 +221,25 @@ static void at_directories(const char *path) {
     NEED(pread(fd, back, 16, 100) == 8);
     NEED(chdir("..") == 0 && close(fd) == 0 && close(directory) == 0 && rmdir("at.d") == 0);
 
-    // What no name will ever lead to.
+    // What gets its name when it is whole, where there is such a thing.
     fd = open(".", O_TMPFILE | O_RDWR, 0600);
     if (fd >= 0) {
-        put(fd, "temporary");
-        NEED(close(fd) == 0);
+        enum { WHOLE = 8 << 20, STEP = 64 << 10 };
+        static char step[STEP], found[STEP];
+        for (int i = 0; i < WHOLE / STEP; i++) {
+            memset(step, i + 1, STEP);
+            NEED(write(fd, step, STEP) == STEP);
+        }
+        NEED(fstat(fd, &about) == 0 && about.st_nlink == 0 && about.st_size == WHOLE);
+        char self[64];
+        snprintf(self, sizeof self, "/proc/self/fd/%d", fd);
+        NEED(linkat(AT_FDCWD, self, AT_FDCWD, "given", AT_SYMLINK_FOLLOW) == 0);
+        NEED(close(fd) == 0 && (fd = open("given", O_RDONLY)) >= 0);
+        for (int i = 0; i < WHOLE / STEP; i++) {
+            memset(step, i + 1, STEP);
+            NEED(read(fd, found, STEP) == STEP && memcmp(step, found, STEP) == 0);
+        }
+        NEED(close(fd) == 0 && unlink("given") == 0);
     }
     NEED(openat(-1, "x", O_RDONLY) == -1 && errno == EBADF);
     NEED(open(path, O_RDONLY | O_DIRECTORY) == -1 && errno == ENOTDIR);

@@ -6,7 +6,7 @@ use crate::kernel::{Header, Operation as Asked, Read, SetAttributes, Write, init
 use crate::lanes::{self, with_room};
 use crate::locks::to_lock;
 use crate::reply::{Entries, Errno, Reply, Space};
-use crate::shared::{Open, Shared, errno, without_privileges};
+use crate::shared::{Open, Shared, errno, open_mode, without_privileges};
 use crate::statistics::Operation;
 use futures_util::FutureExt;
 use futures_util::future::{Either, Fuse, FusedFuture, LocalBoxFuture, select};
@@ -15,12 +15,14 @@ use std::os::unix::ffi::OsStrExt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use weir_client::Net;
 use weir_client::lending::LEND;
 use weir_core::config::NAME_BYTES_MAX;
 use weir_core::error::{Code, Error};
+use weir_core::fs::File;
 use weir_core::layout::Extent;
 use weir_core::types::{Attributes, FileKind, Ino};
-use weir_core::wire::meta::{Changes, OpenMode, Place, SetTime};
+use weir_core::wire::meta::{Changes, Place, SetTime};
 
 /// Largest read and write that the kernel makes of us in one request: bytes.
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
@@ -149,6 +151,9 @@ impl Shared {
             }
             Asked::Open { flags } => self.open_file(request, flags, reply),
             Asked::Create { name, mode, flags } => self.create(request, name, mode, flags, reply),
+            Asked::CreateUnnamed { mode, flags } => {
+                self.create_unnamed(request, mode, flags, reply);
+            }
             Asked::Read(read) => self.read_file(ino, &read, reply),
             Asked::Write { write, data } => self.write_file(ino, &write, data, reply),
             Asked::Flush { handle, lock_owner } => {
@@ -350,25 +355,43 @@ impl Shared {
 
     fn create(&self, request: &Header, name: &[u8], mode: u32, flags: i32, reply: Reply) {
         let (who, parent) = (self.who(request), request.ino);
-        let access = flags & libc::O_ACCMODE;
-        let write = access != libc::O_RDONLY;
-        let truncate = write && flags & libc::O_TRUNC != 0;
-        let open = OpenMode { read: access != libc::O_WRONLY, write, truncate };
+        let open = open_mode(flags);
         let create = async {
             let exclusive = flags & libc::O_EXCL != 0;
             let (place, mode) = (Place::new(parent, name), mode & 0o7777);
             let layout = self.layout_wish(parent.0, OsStr::from_bytes(name));
             let (file, mut attributes, made) =
                 self.fs().create(&who, place, mode, exclusive, open, layout).await?;
-            if truncate && !made && who.uid != 0 {
+            if open.truncate && !made && who.uid != 0 {
                 self.end_privileges(&mut attributes).await?;
             }
             Ok((file, attributes))
         };
-        let (result, time) = self.timed(Operation::Create, create);
-        match result {
+        let created = self.timed(Operation::Create, create);
+        self.reply_created((parent, Some(name)), flags, created, reply);
+    }
+
+    fn create_unnamed(&self, request: &Header, mode: u32, flags: i32, reply: Reply) {
+        let (who, parent) = (self.who(request), request.ino);
+        let layout = self.layout_wish(parent.0, OsStr::new(""));
+        let (mode, open) = (mode & 0o7777, open_mode(flags));
+        let create = self.fs().create_unnamed(&who, parent, mode, open, layout);
+        let created = self.timed(Operation::Create, create);
+        self.reply_created((parent, None), flags, created, reply);
+    }
+
+    fn reply_created(
+        &self,
+        (parent, name): (Ino, Option<&[u8]>),
+        flags: i32,
+        (created, time): (Answered<(File<Net>, Attributes)>, Duration),
+        reply: Reply,
+    ) {
+        match created {
             Ok((file, attributes)) => {
-                self.names.learn(&attributes, parent.0, name);
+                // Without a name it is called as the kernel calls it.
+                let number = format!("#{}", attributes.ino.0);
+                self.names.learn(&attributes, parent.0, name.unwrap_or(number.as_bytes()));
                 let (handle, treatment) = self.opened(file, &attributes, flags, time);
                 reply.created(&attributes, Duration::ZERO, handle, treatment);
             }

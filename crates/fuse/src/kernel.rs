@@ -188,6 +188,11 @@ pub(crate) enum Operation<'a> {
         mode: u32,
         flags: i32,
     },
+    /// A file without a name, in a directory.
+    CreateUnnamed {
+        mode: u32,
+        flags: i32,
+    },
     Read(Read),
     Write {
         write: Write,
@@ -408,9 +413,8 @@ pub(crate) fn parse<'a>(header: &Header, body: &'a [u8]) -> Option<Operation<'a>
         33 => SetLock { lock: lock(&mut cut)?, wait: true },
         34 => Access { mask: cut.u32()? },
         35 => {
-            let (flags, mode) = (cut.i32()?, cut.u32()?);
-            cut.skip(8)?;
-            Create { name: cut.text()?, mode, flags }
+            let (name, mode, flags) = create(&mut cut)?;
+            Create { name, mode, flags }
         }
         36 => Interrupt { unique: cut.u64()? },
         38 => Destroy,
@@ -449,8 +453,20 @@ pub(crate) fn parse<'a>(header: &Header, body: &'a [u8]) -> Option<Operation<'a>
             offset_out: cut.u64()?,
             length: cut.u64()?,
         },
+        51 => {
+            // The kernel's own name for it says nothing.
+            let (_, mode, flags) = create(&mut cut)?;
+            CreateUnnamed { mode, flags }
+        }
         _ => Unknown,
     })
+}
+
+/// Name, mode, flags of open(2).
+fn create<'a>(cut: &mut Cut<'a>) -> Option<(&'a [u8], u32, i32)> {
+    let (flags, mode) = (cut.i32()?, cut.u32()?);
+    cut.skip(8)?;
+    Some((cut.text()?, mode, flags))
 }
 
 fn read(cut: &mut Cut<'_>) -> Option<Read> {

@@ -106,6 +106,14 @@ pub(crate) fn without_privileges(mode: u32) -> Option<u32> {
     (cleared != mode).then_some(cleared)
 }
 
+/// For what open(2)'s flags open a file.
+pub(crate) fn open_mode(flags: i32) -> OpenMode {
+    let access = flags & libc::O_ACCMODE;
+    let write = access != libc::O_RDONLY;
+    let truncate = write && flags & libc::O_TRUNC != 0;
+    OpenMode { read: access != libc::O_WRONLY, write, truncate }
+}
+
 impl Shared {
     pub(crate) fn new(pool: Pool, options: &MountOptions) -> Result<Shared> {
         Ok(Shared {
@@ -304,9 +312,7 @@ impl Shared {
         if truncate && access == libc::O_RDONLY {
             self.fs().truncate(who, ino, 0).await?;
         }
-        let write = access != libc::O_RDONLY;
-        let mode = OpenMode { read: access != libc::O_WRONLY, write, truncate: truncate && write };
-        let (file, mut attributes) = self.fs().open(who, ino, mode).await?;
+        let (file, mut attributes) = self.fs().open(who, ino, open_mode(flags)).await?;
         if truncate && who.uid != 0 {
             self.end_privileges(&mut attributes).await?;
         }

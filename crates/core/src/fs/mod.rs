@@ -536,6 +536,23 @@ impl<R: Rpc> Fs<R> {
             .map_err(|error| error.on("create", name))
     }
 
+    /// Makes a regular file without a name in a directory, and opens it. [`Fs::link`] can give it one.
+    pub async fn create_unnamed(
+        &self,
+        who: &Credentials,
+        directory: Ino,
+        mode: u32,
+        open: OpenMode,
+        layout: LayoutWish,
+    ) -> Result<(File<R>, Attributes)> {
+        let name = format!("a file without a name in {}", shown_ino(directory));
+        let request = MetaRequest::CreateUnnamed { directory, mode, open, layout };
+        let opened = self.opened(who, directory, &name, open, request).await;
+        opened
+            .map(|(file, attributes, _)| (file, attributes))
+            .map_err(|error| error.on("create", name))
+    }
+
     /// Opens a regular file.
     pub async fn open(
         &self,

@@ -236,6 +236,18 @@ pub enum MetaRequest {
         /// How it is striped, if it is made.
         layout: LayoutWish,
     },
+    /// Makes a regular file without a name, and opens it: a request to link it gives it one. Else it goes
+    /// with its last handle. Answer: [`MetaReply::Opened`].
+    CreateUnnamed {
+        /// Whose group, striping and leave to make files are its.
+        directory: Ino,
+        /// Permission bits.
+        mode: u32,
+        /// For what it is opened. Permissions are not checked against a file just made.
+        open: OpenMode,
+        /// How it is striped.
+        layout: LayoutWish,
+    },
     /// Opens a regular file. Answer: [`MetaReply::Opened`].
     Open {
         /// Which.
@@ -297,7 +309,8 @@ pub enum MetaRequest {
         /// Which.
         ino: Ino,
     },
-    /// Gives an inode that is not a directory another name. Answer: [`MetaReply::Found`].
+    /// Gives an inode that is not a directory another name; of those without any, only what
+    /// [`MetaRequest::CreateUnnamed`] made can be given one. Answer: [`MetaReply::Found`].
     Link {
         /// Which.
         ino: Ino,

@@ -388,6 +388,54 @@ fn an_unlinked_file_works_as_long_as_it_is_open() {
 }
 
 #[test]
+fn files_without_names_are_given_one_or_vanish() {
+    on_mount(|mount| {
+        let unnamed = |flags| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).mode(0o640).custom_flags(libc::O_TMPFILE | flags);
+            options.open(&**mount)
+        };
+        let give_name = |file: &File, path: &Path| {
+            let from = c_path(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
+            let (to, flags) = (c_path(path), libc::AT_SYMLINK_FOLLOW);
+            // SAFETY: both paths end.
+            check(unsafe {
+                libc::linkat(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), flags)
+            })
+        };
+        let bytes = pattern(3, 0, 3 * MIB);
+        let file = unnamed(0).unwrap();
+        file.write_all_at(&bytes, 0).unwrap();
+        let metadata = file.metadata().unwrap();
+        let mode = 0o100_640 & !umask();
+        assert_eq!(
+            (metadata.nlink(), metadata.len(), metadata.mode()),
+            (0, bytes.len() as u64, mode)
+        );
+        assert_eq!(fs::read_dir(&**mount).unwrap().count(), 0);
+        let path = mount.join("given");
+        give_name(&file, &path).unwrap();
+        assert_eq!(errno(give_name(&file, &path)), libc::EEXIST);
+        give_name(&file, &mount.join("another")).unwrap();
+        file.write_all_at(b"new", 5).unwrap();
+        assert_eq!(file.metadata().unwrap().nlink(), 2);
+        drop(file);
+        let found = fs::read(&path).unwrap();
+        assert!(found[..5] == bytes[..5] && found[5..8] == *b"new" && found[8..] == bytes[8..]);
+
+        // What is to stay without a name is given none, nor is what has lost its own.
+        let hidden = unnamed(libc::O_EXCL).unwrap();
+        assert_eq!(errno(give_name(&hidden, &mount.join("hidden"))), libc::ENOENT);
+        let lost = unnamed(0).unwrap();
+        give_name(&lost, &mount.join("lost")).unwrap();
+        fs::remove_file(mount.join("lost")).unwrap();
+        assert_eq!(errno(give_name(&lost, &mount.join("again"))), libc::ENOENT);
+        lost.write_all_at(b"still", 0).unwrap();
+        assert_eq!(lost.metadata().unwrap().len(), 5);
+    });
+}
+
+#[test]
 fn a_large_directory_is_listed_whole_while_it_shrinks() {
     on_mount(|mount| {
         let directory = mount.join("many");

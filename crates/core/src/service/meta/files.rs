@@ -46,7 +46,7 @@ impl MetaService {
             let mut txn = self.txn();
             self.enter(&mut txn, who, &spot).await?;
             let Some(target) = txn.name(spot.directory, name).await? else {
-                let at = (spot.directory, &name[..]);
+                let at = (spot.directory, Some(&name[..]));
                 let result = self.create_new(&mut txn, now, client, who, at, wanted).await;
                 return txn.conclude(result).await;
             };
@@ -65,13 +65,34 @@ impl MetaService {
         }
     }
 
+    /// Makes a file that has no name.
+    pub(super) async fn create_unnamed(
+        &self,
+        now: Now,
+        client: ClientId,
+        who: &Credentials,
+        directory: Ino,
+        wanted: &Wanted,
+    ) -> Step<MetaReply> {
+        check_mode(wanted.open)?;
+        let mut txn = self.txn();
+        let parent = txn.load(directory).await?;
+        if !parent.is_directory() {
+            return Err(Fault::Failed(not_directory(directory)));
+        }
+        demand(parent, directory, who, SEARCH)?;
+        let at = (directory, None);
+        let result = self.create_new(&mut txn, now, client, who, at, wanted).await;
+        txn.conclude(result).await
+    }
+
     async fn create_new(
         &self,
         txn: &mut Txn<'_>,
         now: Now,
         client: ClientId,
         who: &Credentials,
-        (directory, name): (Ino, &[u8]),
+        (directory, name): (Ino, Option<&[u8]>),
         wanted: &Wanted,
     ) -> Step<MetaReply> {
         let parent = txn.inode(directory);
@@ -83,11 +104,22 @@ impl MetaService {
         inode.settled = !wanted.open.write;
         let ino = self.new_ino().await?;
         let hold = self.hold(now, client, ino, wanted.open)?;
-        txn.put_name(directory, name, Target { ino, kind: FileKind::Regular });
-        txn.touch(directory, now.wall);
+        match name {
+            Some(name) => {
+                txn.put_name(directory, name, Target { ino, kind: FileKind::Regular });
+                txn.touch(directory, now.wall);
+            }
+            None => {
+                inode.nlink = 0;
+                txn.put_unnamed(ino);
+            }
+        }
         txn.add(ino, inode.clone());
         txn.commit().await?;
         self.live.count_inodes(1);
+        if name.is_none() {
+            self.live.add_orphan(ino);
+        }
         let record = crate::wire::meta::Record {
             attributes: super::attributes_of(ino, &inode),
             unsettled: None,

@@ -202,6 +202,10 @@ impl MetaService {
                 let wish = files::Wanted { mode, exclusive, open, layout };
                 attempt!(self.create(now, client, who, &place, &wish))
             }
+            CreateUnnamed { directory, mode, open, layout } => {
+                let wish = files::Wanted { mode, exclusive: true, open, layout };
+                attempt!(self.create_unnamed(now, client, who, directory, &wish))
+            }
             Open { ino, open } => attempt!(self.open_ino(now, client, who, ino, open)),
             OpenAt { place, open } => {
                 attempt!(self.open_at(now, client, who, &place, open))
@@ -607,6 +611,7 @@ fn lasting(request: &MetaRequest) -> bool {
         Change { .. } | Create { .. } | MakeDirectory { .. } | MakeNode { .. } | Symlink { .. } => {
             true
         }
+        CreateUnnamed { .. } => true,
         Link { .. } | Unlink { .. } | RemoveDirectory { .. } | Rename { .. } => true,
         BeginTruncate { .. } | SetLayout { .. } | SetXattr { .. } | RemoveXattr { .. } => true,
         Open { open, .. } | OpenAt { open, .. } => open.write,
@@ -623,6 +628,8 @@ fn changes(request: &MetaRequest) -> bool {
     match request {
         // They say what is to be freed.
         Close { .. } | KeepAlive => false,
+        // Nobody else can know of it.
+        CreateUnnamed { .. } => false,
         other => lasting(other),
     }
 }

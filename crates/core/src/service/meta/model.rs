@@ -489,6 +489,7 @@ impl Pair {
                 let reply = Pair::freed(self.bed.ask(client, request));
                 assert_eq!(reply, expected, "rename {name} {other}");
             }
+            8 if self.dice.one_in(3) => self.create_unnamed(client, &name),
             8 => self.link(client, &name),
             9 => self.truncate(client, &name),
             10 => self.settle(client, &name),
@@ -535,6 +536,35 @@ impl Pair {
                 });
                 self.opened(client, node, write, &opened);
             }
+        }
+    }
+
+    /// Makes a file without a name, of which the next step may be that it is given one.
+    fn create_unnamed(&mut self, client: u64, name: &str) {
+        let other = path(&mut self.dice);
+        let directory =
+            match self.bed.ask(client, MetaRequest::Lookup { place: place(name), follow: false }) {
+                Ok(MetaReply::Found(record)) => record.attributes.ino,
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => return,
+            };
+        let write = self.dice.one_in(2);
+        let open = OpenMode { read: true, write, truncate: false };
+        let layout = LayoutWish::default();
+        let request = MetaRequest::CreateUnnamed { directory, mode: 0o644, open, layout };
+        let reply = self.bed.ask(client, request).map_err(|error| error.code);
+        if !self.model.is_directory(self.model.find(name).expect("it was found")) {
+            assert_eq!(reply, Err(Code::NotDirectory), "create without a name in {name}");
+            return;
+        }
+        let Ok(MetaReply::Opened(opened)) = reply else { panic!("{reply:?}") };
+        let attributes = &opened.record.attributes;
+        assert!(opened.created && attributes.nlink == 0);
+        let file = Plain { nlink: 0, size: Some(0), ino: attributes.ino.0, ..Plain::default() };
+        let node = self.model.add(Node::File(file));
+        self.opened(client, node, write, &opened);
+        if self.dice.one_in(2) {
+            self.give_name(client, node, &other);
         }
     }
 
@@ -600,11 +630,14 @@ impl Pair {
     fn link(&mut self, client: u64, name: &str) {
         let other = path(&mut self.dice);
         let Ok(node) = self.model.find(name) else { return };
-        if self.model.is_directory(node) {
-            return;
+        if !self.model.is_directory(node) {
+            self.give_name(client, node, &other);
         }
+    }
+
+    fn give_name(&mut self, client: u64, node: usize, other: &str) {
         let ino = Ino(self.model.file(node).ino);
-        let expected = self.model.spot(&other).and_then(|(parent, last, there)| {
+        let expected = self.model.spot(other).and_then(|(parent, last, there)| {
             if there.is_some() {
                 return Err(Code::Exists);
             }
@@ -612,9 +645,9 @@ impl Pair {
             self.model.file(node).nlink += 1;
             Ok(())
         });
-        let request = MetaRequest::Link { ino, place: place(&other) };
+        let request = MetaRequest::Link { ino, place: place(other) };
         let reply = self.bed.ask(client, request).map(|_| ()).map_err(|error| error.code);
-        assert_eq!(reply, expected, "link {name} {other}");
+        assert_eq!(reply, expected, "link {ino:?} {other}");
     }
 
     /// Begins a truncation; ends it at once, later or never.

@@ -3,7 +3,7 @@
 use super::path::{
     Last, READ, SET_GID, WRITE, demand, demand_removal, fail, in_group, no_name, open_to_all, show,
 };
-use super::records::{Inode, Target, decode, inode_key, name_of, names_behind};
+use super::records::{Inode, Target, decode, inode_key, name_of, names_behind, orphan_key};
 use super::txn::{Fault, Step, Txn, peek};
 use super::{Fate, MetaService, REPLY_BYTES, new_inode};
 use crate::config::{ENTRIES_PER_REPLY_MAX, NAME_BYTES_MAX, PATH_BYTES_MAX};
@@ -166,6 +166,7 @@ impl MetaService {
         };
         let inode = txn.load(ino).await?;
         let (kind, nlink) = (inode.kind, inode.nlink);
+        let unnamed = nlink == 0 && txn.is_unnamed(ino).await?;
         self.enter(txn, who, &spot).await?;
         if txn.name(directory, name).await?.is_some() {
             return Err(Fault::Failed(exists(directory, name)));
@@ -173,7 +174,7 @@ impl MetaService {
         if kind == FileKind::Directory {
             return fail(Code::NotPermitted, format!("inode {} is a directory", ino.0));
         }
-        if nlink == 0 || spot.slash {
+        if (nlink == 0 && !unnamed) || spot.slash {
             return Err(Fault::Failed(no_name(directory, name)));
         }
         demand(txn.inode(directory), directory, who, WRITE)?;
@@ -186,7 +187,17 @@ impl MetaService {
         let record = self.record(now, ino, inode).await?;
         txn.put_name(directory, name, Target { ino, kind });
         txn.touch(directory, now.wall);
+        if unnamed {
+            txn.delete(orphan_key(ino));
+        }
         txn.commit().await?;
+        if unnamed {
+            self.live.remove_orphan(ino);
+            // Whoever has removed that name again by now may have noted it as an orphan before.
+            if peek(&*self.store, ino).await.is_ok_and(|inode| inode.nlink == 0) {
+                self.live.add_orphan(ino);
+            }
+        }
         Ok(MetaReply::Found(record))
     }
 

@@ -25,6 +25,12 @@ fn any_request(dice: &mut Dice, handles: &[u64], inos: &[Ino]) -> MetaRequest {
     let place = at;
     match dice.below(16) {
         0 | 1 => MetaRequest::MakeDirectory { place, mode: 0o755 },
+        2 if dice.one_in(2) => MetaRequest::CreateUnnamed {
+            directory: pick(dice),
+            mode: 0o644,
+            open,
+            layout: LayoutWish::default(),
+        },
         2..=4 => MetaRequest::Create {
             place,
             mode: 0o644,
@@ -199,6 +205,46 @@ fn races_end_as_if_one_had_been_first() {
             bed.tear_down();
         }
     }
+}
+
+/// What is given its first name, which is removed again before whoever gave it is told.
+#[test]
+fn what_is_unnamed_again_at_once_goes_with_its_handle() {
+    let who = user(1000);
+    let mut removed = 0;
+    for seed in 0..2000 {
+        let bed = Bed::new(seed, true);
+        let mut dice = Dice::new(seed + 7000);
+        let (directory, layout) = (Ino::ROOT, LayoutWish::default());
+        let open = OpenMode::WRITE;
+        let create = MetaRequest::CreateUnnamed { directory, mode: 0o644, open, layout };
+        let Ok(MetaReply::Opened(file)) = bed.ask(0, create) else { panic!("it is made") };
+        let ino = file.record.attributes.ino;
+        let link = MetaRequest::Link { ino, place: place("name") };
+        let unlink = || MetaRequest::Unlink { place: place("name") };
+        let mut tasks: Vec<Task<'_>> = Vec::new();
+        for (number, request) in [link, unlink(), unlink(), unlink()].into_iter().enumerate() {
+            let (bed, who) = (&bed, &who);
+            let client = ClientId(u64::from(number > 0));
+            tasks.push(Box::pin(async move {
+                (client.0, bed.service.handle(bed.now, client, who, request).await)
+            }));
+        }
+        while !tasks.is_empty() {
+            // Whoever gives the name is slow, most of the time.
+            let slow = usize::from(dice.one_in(2) && tasks.len() > 1);
+            let at = slow + dice.below(tasks.len() - slow);
+            let mut context = Context::from_waker(Waker::noop());
+            if let Poll::Ready((client, reply)) = tasks[at].as_mut().poll(&mut context) {
+                drop(tasks.swap_remove(at));
+                removed += u32::from(client > 0 && reply.is_ok());
+            }
+        }
+        drop(tasks);
+        bed.check();
+        bed.tear_down();
+    }
+    assert!(removed > 100, "only {removed} were removed");
 }
 
 /// Makes a file without opening it.

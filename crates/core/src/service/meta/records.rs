@@ -6,7 +6,8 @@
 //! t ino                  a directory's times of last change (see DirectoryTimes)
 //! d ino name             a name in directory ino
 //! x ino name             an extended attribute
-//! o ino                  orphan: no name, but open; its inode is still there
+//! o ino                  orphan: no name, but open; its inode is still there. Value: UNNAMED if it
+//!                        never had a name
 //! g ino                  garbage: a file that is gone but for its objects; value: its layout
 //! ```
 //! Inode numbers are big-endian, so that a directory's names are one range.
@@ -19,6 +20,8 @@ use crate::wire::meta::{LayoutWish, PendingTruncate};
 use serde::{Deserialize, Serialize};
 
 pub(super) const COUNTERS: &[u8] = b"c";
+/// Marks an orphan that may still be given a name.
+pub(super) const UNNAMED: &[u8] = b"u";
 
 fn key(tag: u8, ino: Ino, name: &[u8]) -> Vec<u8> {
     let mut key = Vec::with_capacity(9 + name.len());

@@ -423,6 +423,44 @@ fn truncations_may_end_by_the_way() {
     assert_eq!(run(bed.service.ride(CLIENT, &[none])), Ok(false));
 }
 
+#[test]
+fn what_never_had_a_name_can_be_given_one() {
+    let bed = Bed::new();
+    let unnamed = |directory| {
+        let (open, layout) = (OpenMode::WRITE, LayoutWish::default());
+        MetaRequest::CreateUnnamed { directory, mode: 0o640, open, layout }
+    };
+    let create = || bed.opened(unnamed(Ino::ROOT));
+    let link = |opened: &Opened, path: &str| MetaRequest::Link {
+        ino: opened.record.attributes.ino,
+        place: at(path),
+    };
+    let left = create();
+    assert_eq!((left.record.attributes.nlink, left.record.attributes.mode), (0, 0o640));
+    assert!(bed.names("/").is_empty());
+    assert_eq!(
+        bed.close(&left, None),
+        [left.record.attributes.ino],
+        "nobody can reach it any more"
+    );
+
+    let given = create();
+    assert_eq!(bed.record(link(&given, "name")).attributes.nlink, 1);
+    assert_eq!(bed.record(link(&given, "other")).attributes.nlink, 2);
+    assert_eq!(bed.close(&given, Some((given.version, 7, 1))), []);
+    assert_eq!(bed.look("name").unwrap().attributes.size, 7);
+    assert_eq!(bed.freed(unlink("name")), []);
+    assert_eq!(bed.freed(unlink("other")), [given.record.attributes.ino]);
+
+    // What had one and lost it is given no other.
+    let lost = create();
+    bed.record(link(&lost, "name"));
+    assert_eq!(bed.freed(unlink("name")), []);
+    assert_eq!(bed.fails(link(&lost, "again")), Code::NotFound);
+    assert_eq!(bed.close(&lost, None), [lost.record.attributes.ino]);
+    assert_eq!(bed.fails(unnamed(bed.file("file"))), Code::NotDirectory);
+}
+
 /// A file that was open for writing once, when it was made, and not written, has no objects. Any
 /// doubt about that, and it has.
 #[test]

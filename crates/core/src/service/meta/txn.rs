@@ -1,8 +1,8 @@
 //! Optimistic transactions: what was read becomes the conditions of what is written.
 
 use super::records::{
-    DirectoryTimes, Inode, Target, decode, garbage_key, inode_key, name_key, orphan_key, times_key,
-    xattrs_of,
+    DirectoryTimes, Inode, Target, UNNAMED, decode, garbage_key, inode_key, name_key, orphan_key,
+    times_key, xattrs_of,
 };
 use super::store::{Batch, MetaStore, Outcome};
 use crate::error::{Code, Error, Result};
@@ -205,6 +205,16 @@ impl<'a> Txn<'a> {
     pub(super) fn put_orphan(&mut self, ino: Ino) {
         self.put(orphan_key(ino), Vec::new());
         self.batch.reserve = true;
+    }
+
+    /// The same of one that never had a name.
+    pub(super) fn put_unnamed(&mut self, ino: Ino) {
+        self.put(orphan_key(ino), UNNAMED.to_vec());
+    }
+
+    /// Whether it is an orphan that never had a name; it must be so still when this is committed.
+    pub(super) async fn is_unnamed(&mut self, ino: Ino) -> Result<bool> {
+        Ok(self.read(orphan_key(ino)).await?.is_some_and(|mark| mark == UNNAMED))
     }
 
     pub(super) fn put_garbage(&mut self, ino: Ino, layout: Vec<u8>) {
