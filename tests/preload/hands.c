@@ -52,6 +52,47 @@ static void closed_and_opened(void)
     }
 }
 
+/* As `dd` makes its output the standard output: by any of its names it is what it was. */
+static void duplicated_before_use(void)
+{
+    enum { CALLS = 10 };
+    warm();
+    for (int way = 0; way < 5; way++) {
+        int fd = open("f", O_CREAT | O_TRUNC | O_RDWR, 0600), two = 40;
+        EQUAL(dup2(fd, two), two);
+        if (way == 0) EQUAL(close(fd), 0);
+        /* One name is something else by now, which the library has not seen. */
+        if (way == 1) EQUAL(unseen(SYS_dup3, local(), fd, 0), fd);
+        if (way == 2) EQUAL(unseen(SYS_close, fd, 0, 0), 0);
+        if (way == 3) EQUAL(write(fd, memory, 10), 10);
+        /* The first three requests are the kernel's. */
+        for (unsigned i = 0; i < 3; i++) EQUAL(write(two, memory, 10), 10);
+        off_t begin = way == 3 ? 40 : 30;
+        DIRECTLY(CALLS, for (unsigned i = 0; i < CALLS; i++) {
+            fill(memory, i, 0, LENGTH);
+            int name = way >= 3 && i % 2 ? fd : two;
+            EQUAL(write(name, memory, LENGTH), LENGTH);
+        });
+        EQUAL(lseek(two, 0, SEEK_CUR), begin + CALLS * LENGTH);
+        for (unsigned i = 0; i < CALLS; i++) {
+            EQUAL(bare_pread(two, memory, LENGTH, begin + i * LENGTH), LENGTH);
+            CHECK(filled(memory, i, 0, LENGTH));
+        }
+        if (way == 1) {
+            DIRECTLY(0, writes(fd, 7));
+            lies(outside("local"), 7);
+        }
+        if (way != 0 && way != 2) EQUAL(close(fd), 0);
+        /* Its number stands for another file. */
+        EQUAL(fd, open("g", O_CREAT | O_TRUNC | O_RDWR, 0600));
+        for (unsigned i = 0; i < 4; i++) writes(fd, 8);
+        DIRECTLY(1, writes(fd, 9));
+        lies("g", 9);
+        EQUAL(lseek(two, 0, SEEK_END), begin + CALLS * LENGTH);
+        EQUAL(close(fd) | close(two), 0);
+    }
+}
+
 static void duplicated_over(void)
 {
     warm();
@@ -141,6 +182,7 @@ static void tables_apart(void)
 
 static const struct test tests[] = {
     {"closed_and_opened", closed_and_opened},
+    {"duplicated_before_use", duplicated_before_use},
     {"duplicated_over", duplicated_over},
     {"another_name", another_name},
     {"tables_apart", tables_apart},

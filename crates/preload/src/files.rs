@@ -55,8 +55,10 @@ static HIGHEST: AtomicI32 = AtomicI32::new(-1);
 pub(crate) static EAGER: AtomicBool = AtomicBool::new(false);
 static WORK: AtomicU64 = AtomicU64::new(0);
 static DESCRIPTIONS: RwLock<BTreeMap<c_int, Arc<Description>>> = RwLock::new(BTreeMap::new());
-/// Of descriptors that are not yet borrowed: whose turn it is.
+/// Of descriptors that are not yet borrowed: whose turn it is. Those that were duplicated from one have one turn.
 static TURNS: Mutex<Turns> = Mutex::new(BTreeMap::new());
+/// Some have.
+static SHARE_TURNS: AtomicBool = AtomicBool::new(false);
 
 type Turns = BTreeMap<c_int, Arc<Mutex<()>>>;
 
@@ -284,6 +286,11 @@ pub(crate) fn closed(fd: c_int) {
         let ended = descriptions().remove(&fd);
         drop(ended);
     }
+    if is_undecided(before) && SHARE_TURNS.load(Ordering::Relaxed) && !process::is_inside() {
+        let _inside = Inside::enter();
+        let ended = turns().remove(&fd);
+        drop(ended);
+    }
 }
 
 /// As [`closed`], for all from `first` to `last`.
@@ -308,18 +315,60 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
     closed(new);
     let Some(kind) = state(old).map(|state| state.load(Ordering::Acquire)) else { return };
     match kind & !PRIVATE {
-        POOL if !process::is_inside() => {
-            let _inside = Inside::enter();
-            let mut descriptions = descriptions();
-            if let Some(description) = descriptions.get(&old).cloned() {
-                descriptions.insert(new, description);
-                set(new, POOL);
-            }
+        FOREIGN => return set(new, FOREIGN),
+        POOL => {}
+        _ if is_undecided(kind) => {}
+        _ => return,
+    }
+    if process::is_inside() {
+        // Looked at by either name, they would be two, and fight for the position.
+        return set(old, kind & !PRIVATE);
+    }
+    let _inside = Inside::enter();
+    let mut descriptions = descriptions();
+    // Another thread may have borrowed it by now, or closed it.
+    let Some(kind) = state(old).map(|state| state.load(Ordering::Acquire)) else { return };
+    if kind & !PRIVATE == POOL {
+        if let Some(description) = descriptions.get(&old).cloned() {
+            descriptions.insert(new, description);
+            set(new, POOL);
         }
-        FOREIGN => set(new, FOREIGN),
-        _ => {
-            // Looked at by either name, they would be two, and fight for the position.
-            set(old, kind & !PRIVATE);
+    } else if is_undecided(kind) {
+        let mut turns = turns();
+        let turn = turns.entry(old).or_default().clone();
+        turns.insert(new, turn);
+        SHARE_TURNS.store(true, Ordering::Relaxed);
+        set(new, kind);
+    }
+}
+
+/// Whether a state is that of what this process alone has open, and may yet be borrowed.
+fn is_undecided(state: u8) -> bool {
+    state & PRIVATE != 0 && !matches!(state & !PRIVATE, FOREIGN | OURS | POOL)
+}
+
+/// It was borrowed by one of its names: it is that by the others, too.
+fn give_to_duplicates(
+    fd: c_int,
+    description: &Arc<Description>,
+    descriptions: &mut BTreeMap<c_int, Arc<Description>>,
+) {
+    let turns = turns();
+    let Some(turn) = turns.get(&fd) else { return };
+    let alike =
+        |(other, theirs): &(&c_int, &Arc<Mutex<()>>)| **other != fd && Arc::ptr_eq(theirs, turn);
+    for (&other, _) in turns.iter().filter(alike) {
+        let undecided =
+            state(other).is_some_and(|state| is_undecided(state.load(Ordering::Acquire)));
+        match description.mark.is_on(other) {
+            Some(true) if undecided => {
+                descriptions.insert(other, description.clone());
+                set(other, POOL);
+            }
+            // Its number stands for something else by now.
+            Some(_) => {}
+            // Nobody can tell.
+            None => description.shared.store(true, Ordering::Relaxed),
         }
     }
 }
@@ -470,6 +519,9 @@ pub(crate) fn wanted(fd: c_int, way: Way, bytes: usize) -> Option<Arc<Descriptio
     match state.load(Ordering::Acquire) & !PRIVATE {
         POOL => descriptions.get(&fd).cloned(),
         CANDIDATE.. => {
+            if SHARE_TURNS.load(Ordering::Relaxed) {
+                give_to_duplicates(fd, &description, &mut descriptions);
+            }
             descriptions.insert(fd, description.clone());
             set(fd, POOL);
             Some(description)
@@ -484,8 +536,7 @@ pub(crate) fn wanted(fd: c_int, way: Way, bytes: usize) -> Option<Arc<Descriptio
 /// and one in the kernel. None where that cannot happen.
 pub(crate) fn turn(fd: c_int) -> Option<Arc<Mutex<()>>> {
     let value = state(fd)?.load(Ordering::Acquire);
-    let undecided = value & PRIVATE != 0 && !matches!(value & !PRIVATE, FOREIGN | OURS | POOL);
-    undecided.then(|| turns().entry(fd).or_default().clone())
+    is_undecided(value).then(|| turns().entry(fd).or_default().clone())
 }
 
 fn turns() -> MutexGuard<'static, Turns> {
