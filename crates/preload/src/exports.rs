@@ -2,7 +2,7 @@
 
 use crate::real::{interpose, kernel, same};
 use crate::transfer::{Memory, Way, transfer};
-use crate::{alone, buffer, files, fork, process, reach};
+use crate::{alone, buffer, files, fork, process, reach, stdio};
 use libc::{c_char, c_int, c_void, iovec, mode_t, off_t, pid_t, size_t, ssize_t};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -286,15 +286,21 @@ interpose! {
             if !alone::streams::ends(stream) {
                 stream_ends(stream);
             }
-            next()
+            let memory = stdio::closing(stream);
+            let result = next();
+            stdio::closed(memory);
+            result
         };
     fn freopen | freopen64(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE,
         |next| {
             alone::streams::reopen(path, stream, || {
                 stream_ends(stream);
+                let memory = stdio::closing(stream);
                 let reopened = next();
+                stdio::closed(memory);
                 stream_ends(reopened);
-                reopened
+                // SAFETY: the program's, and just opened.
+                unsafe { stdio::opened(path, mode, reopened) }
             })
         };
 

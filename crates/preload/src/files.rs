@@ -561,6 +561,11 @@ fn candidate(fd: c_int) -> bool {
         && !devices().iter().any(|(device, ours)| *device == identity.device && !ours)
 }
 
+/// The device of a descriptor's file, as major and minor number.
+pub(crate) fn device(fd: c_int) -> Option<(u32, u32)> {
+    identity(fd, libc::AT_STATX_DONT_SYNC).map(|(identity, _)| identity.device)
+}
+
 /// How long the kernel believes the file to be: bytes.
 fn size(fd: c_int) -> usize {
     let flags = libc::AT_STATX_DONT_SYNC;

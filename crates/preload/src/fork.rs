@@ -5,7 +5,7 @@
 
 use crate::alone::{directories, streams};
 use crate::process::{self, Inside};
-use crate::{buffer, engine, files, memory};
+use crate::{buffer, engine, files, memory, stdio};
 use std::cell::UnsafeCell;
 
 /// What [`prepare`] holds until the child has been made. Touched by the thread that forks alone,
@@ -13,7 +13,8 @@ use std::cell::UnsafeCell;
 struct Held(UnsafeCell<Option<(All, Inside)>>);
 
 /// What is held still. Streams and directories are as good in the child.
-type All = (files::Held, engine::Held, buffer::Held, (streams::Held, directories::Held));
+type All =
+    (files::Held, engine::Held, buffer::Held, (streams::Held, directories::Held, stdio::Held));
 
 // SAFETY: see above.
 unsafe impl Sync for Held {}
@@ -34,7 +35,7 @@ extern "C" fn prepare() {
     buffer::end();
     let buffers = buffer::hold();
     let engines = engine::hold();
-    let streams = (streams::hold(), directories::hold());
+    let streams = (streams::hold(), directories::hold(), stdio::hold());
     let held = ((files::hold(), engines, buffers, streams), inside);
     // SAFETY: the locks are ours now.
     unsafe { *HELD.0.get() = Some(held) };

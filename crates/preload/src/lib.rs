@@ -24,6 +24,7 @@ mod memory;
 mod process;
 mod reach;
 mod real;
+mod stdio;
 mod transfer;
 
 /// Runs when the library is loaded. Functions called before go straight to the kernel.

@@ -283,6 +283,13 @@ fn hands() {
     }
 }
 
+#[test]
+fn streams() {
+    if fuse_works() {
+        Ground::new(timing()).test("streams");
+    }
+}
+
 /// A mount that was ended by force cannot tell programs what becomes of their descriptors.
 #[test]
 fn unmounted_by_force() {

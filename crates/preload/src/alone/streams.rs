@@ -4,7 +4,7 @@
 use super::{handle, is_on, open};
 use crate::process::{self, Inside};
 use crate::real::interpose;
-use crate::{buffer, exports};
+use crate::{buffer, exports, stdio};
 use libc::{FILE, c_char, c_int, c_void, off_t, size_t, ssize_t};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
@@ -258,11 +258,16 @@ pub(crate) fn reopen(
 
 interpose! {
     fn fopen | fopen64(path: *const c_char, mode: *const c_char) -> *mut FILE,
-        |next| opened(path, mode, next);
+        // SAFETY: the program's path and mode, and what was just opened by them.
+        |next| opened(path, mode, || unsafe { stdio::opened(path, mode, next()) });
     fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE,
         |next| {
             buffer::settle();
-            if handle(fd).is_some() { stream(fd, mode) } else { next() }
+            match handle(fd).is_some() {
+                true => stream(fd, mode),
+                // SAFETY: as above.
+                false => unsafe { stdio::opened(std::ptr::null(), mode, next()) },
+            }
         };
     fn fileno | fileno_unlocked(file: *mut FILE) -> c_int,
         |next| descriptor(file).unwrap_or_else(next);

@@ -1,0 +1,205 @@
+//! Larger buffers for stdio's streams of pool files.
+//!
+//! The C library reads and writes its streams' descriptors by itself, where nobody can step in, and 8 KiB at a time,
+//! however large the pieces are that the file system asks for. But it takes memory for a stream, if it is given some
+//! before the first use. Records of 4 KiB then go four to five times as fast (docs/posix.md).
+
+use crate::alone;
+use crate::files;
+use crate::process::{self, Inside};
+use libc::{FILE, c_char};
+use std::collections::BTreeMap;
+use std::ffi::CStr;
+use std::mem::ManuallyDrop;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// For a stream that is only written: bytes, as many as the file system asks for.
+const WRITTEN_BYTES: usize = 128 << 10;
+/// For one that is only read: bytes. Whoever reads here and there throws most of them away.
+const READ_BYTES: usize = 64 << 10;
+/// Buffers that are kept for the next stream: many programs open one file after the other.
+const SPARE_MAX: usize = 4;
+
+/// The memory of streams, by their address; and memory of streams that are closed.
+pub(crate) struct Buffers {
+    used: BTreeMap<usize, Vec<u8>>,
+    spare: Vec<Vec<u8>>,
+}
+
+static BUFFERS: Mutex<Buffers> = Mutex::new(Buffers { used: BTreeMap::new(), spare: Vec::new() });
+
+/// Something that can be held still while a child is made.
+pub(crate) type Held = MutexGuard<'static, Buffers>;
+
+/// Nobody opens or closes such a stream until the guard is dropped.
+pub(crate) fn hold() -> Held {
+    BUFFERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A stream was just opened, by this path (null: for a descriptor) and in this mode.
+///
+/// # Safety
+/// The stream is open and nobody has used it; path and mode end.
+pub(crate) unsafe fn opened(
+    path: *const c_char,
+    mode: *const c_char,
+    stream: *mut FILE,
+) -> *mut FILE {
+    if stream.is_null() || !applies() {
+        return stream;
+    }
+    let _inside = Inside::enter();
+    // SAFETY: the caller's promise.
+    let (path, mode) = unsafe {
+        ((!path.is_null()).then(|| CStr::from_ptr(path).to_bytes()), CStr::from_ptr(mode))
+    };
+    // SAFETY: an open stream.
+    let fd = || unsafe { libc::fileno(stream) };
+    if let Some(length) = length(mode.to_bytes())
+        && is_mounted(path, fd)
+    {
+        // SAFETY: as above.
+        unsafe { give(stream, length) };
+    }
+    stream
+}
+
+/// How large a buffer a stream of this mode is given. What is read and written in turns goes to and fro, and keeps
+/// its own; mappings have none.
+fn length(mode: &[u8]) -> Option<usize> {
+    let mode = mode.split(|byte| *byte == b',').next()?;
+    if mode.iter().any(|byte| b"+m".contains(byte)) {
+        return None;
+    }
+    match mode.first()? {
+        b'r' => Some(READ_BYTES),
+        b'w' | b'a' => Some(WRITTEN_BYTES),
+        _ => None,
+    }
+}
+
+/// Whether it lies in a mounted pool.
+fn is_mounted(path: Option<&[u8]>, fd: impl FnOnce() -> libc::c_int) -> bool {
+    /// Those that there were when the first stream was opened.
+    static MOUNTS: OnceLock<Vec<Mount>> = OnceLock::new();
+    let mounts =
+        MOUNTS.get_or_init(|| mounts(&std::fs::read("/proc/self/mountinfo").unwrap_or_default()));
+    let near = |path: &[u8]| {
+        path.first() != Some(&b'/') || mounts.iter().any(|mount| path.starts_with(&mount.at))
+    };
+    // Where a path leads away from is not asked: most streams are of other files.
+    if mounts.is_empty() || !path.is_none_or(near) {
+        return false;
+    }
+    let device = files::device(fd());
+    mounts.iter().any(|mount| Some(mount.device) == device)
+}
+
+/// A mounted pool.
+#[derive(Debug, PartialEq)]
+struct Mount {
+    device: (u32, u32),
+    at: Vec<u8>,
+}
+
+/// Those in the kernel's list (`man 5 proc`, mountinfo).
+fn mounts(list: &[u8]) -> Vec<Mount> {
+    let mount = |line: &[u8]| {
+        let line = std::str::from_utf8(line).ok()?;
+        let (about, kind) = line.split_once(" - ")?;
+        if kind.split(' ').next() != Some("fuse.weir") {
+            return None;
+        }
+        let mut words = about.split(' ').skip(2);
+        let (major, minor) = words.next()?.split_once(':')?;
+        let at = plain(words.nth(1)?);
+        Some(Mount { device: (major.parse().ok()?, minor.parse().ok()?), at })
+    };
+    list.split(|byte| *byte == b'\n').filter_map(mount).collect()
+}
+
+/// Bytes that the kernel writes as a backslash and three octal digits.
+fn plain(word: &str) -> Vec<u8> {
+    let mut parts = word.split('\\');
+    let mut plain = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        match part.split_at_checked(3).map(|(digits, rest)| (u8::from_str_radix(digits, 8), rest)) {
+            Some((Ok(byte), rest)) => {
+                plain.push(byte);
+                plain.extend_from_slice(rest.as_bytes());
+            }
+            _ => plain.extend_from_slice(part.as_bytes()),
+        }
+    }
+    plain
+}
+
+/// Gives a stream a buffer of so many bytes.
+///
+/// # Safety
+/// The stream is open and nobody has used it.
+unsafe fn give(stream: *mut FILE, length: usize) {
+    let mut buffers = hold();
+    let fits = |memory: &Vec<u8>| memory.capacity() >= length;
+    let mut memory = match buffers.spare.iter().position(fits) {
+        Some(at) => buffers.spare.swap_remove(at),
+        None => Vec::with_capacity(WRITTEN_BYTES),
+    };
+    // SAFETY: an open stream, and memory that stays until it is closed, by `closing`.
+    let set =
+        unsafe { libc::setvbuf(stream, memory.as_mut_ptr().cast(), libc::_IOFBF, length) == 0 };
+    if set {
+        // What was left of a stream that was closed by the C library itself is nobody's any more.
+        buffers.used.insert(stream as usize, memory);
+    }
+}
+
+/// What a stream that is about to be closed had; to be given to [`closed`] when that is done. The stream may be opened
+/// again at the same address meanwhile. Nothing is dropped if the thread is cancelled in between.
+pub(crate) fn closing(stream: *mut FILE) -> ManuallyDrop<Option<Vec<u8>>> {
+    if !applies() {
+        return ManuallyDrop::new(None);
+    }
+    let _inside = Inside::enter();
+    ManuallyDrop::new(hold().used.remove(&(stream as usize)))
+}
+
+/// See [`closing`].
+pub(crate) fn closed(memory: ManuallyDrop<Option<Vec<u8>>>) {
+    let Some(memory) = ManuallyDrop::into_inner(memory) else { return };
+    let _inside = Inside::enter();
+    let mut buffers = hold();
+    if buffers.spare.len() < SPARE_MAX {
+        buffers.spare.push(memory);
+    }
+}
+
+/// Not where another thread of a parent may have been at it for ever.
+fn applies() -> bool {
+    process::attends() && !process::inherited() && !alone::is_on()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_are_found_among_mounts() {
+        let list = b"22 27 0:21 / /proc rw,relatime - proc proc rw\n\
+            40 27 0:52 / /tmp/a\\040b\\134 rw,nosuid shared:5 - fuse.weir weir rw,user_id=0\n\
+            41 27 0:53 / /tmp/c rw - fuse.sshfs weir rw\n\
+            garbage - fuse.weir\n\n";
+        let pool = Mount { device: (0, 52), at: b"/tmp/a b\\".to_vec() };
+        assert_eq!(mounts(list), [pool]);
+    }
+
+    #[test]
+    fn streams_that_go_one_way_are_given_buffers() {
+        let lengths = ["r", "rb", "we", "ab", "r,ccs=UTF-8"].map(|mode| length(mode.as_bytes()));
+        let (read, written) = (Some(READ_BYTES), Some(WRITTEN_BYTES));
+        assert_eq!(lengths, [read, read, written, written, read]);
+        for mode in ["r+", "wb+", "a+e", "rm", "", "x"] {
+            assert_eq!(length(mode.as_bytes()), None, "{mode}");
+        }
+    }
+}
