@@ -98,6 +98,50 @@ static void others_are_as_ever(void)
     CHECK(fopen("f", "q") == NULL && errno == EINVAL);
 }
 
+/* The descriptor of a stream is the library's; the stream moves bytes unseen. Either finds what the other did. */
+static void streams_and_descriptors(void)
+{
+    enum { BLOCK = 4 * KIB, BLOCKS = 100 };
+    static char block[BLOCK], found[BLOCK];
+    warm();
+    const char *modes[] = {"w+", "w"};
+    for (int way = 0; way < 2; way++) {
+        FILE *stream = fopen("f", modes[way]);
+        CHECK(stream != NULL);
+        int fd = fileno(stream);
+        put(stream, 1);
+        EQUAL(fflush(stream), 0);
+        off_t begin = lseek(fd, 0, SEEK_CUR);
+        for (int i = 0; i < 4; i++) EQUAL(write(fd, block, BLOCK), BLOCK);
+        DIRECTLY(BLOCKS, for (int i = 0; i < BLOCKS; i++) {
+            fill(block, i, 0, BLOCK);
+            EQUAL(write(fd, block, BLOCK), BLOCK);
+        });
+        EQUAL(fseek(stream, 0, SEEK_END), 0);
+        EQUAL(ftell(stream), begin + (4 + BLOCKS) * BLOCK);
+        put(stream, 1);
+        EQUAL(fflush(stream), 0);
+        /* What the stream writes over it is the last. */
+        EQUAL(pwrite(fd, "older", 5, begin), 5);
+        EQUAL(fseek(stream, begin, SEEK_SET), 0);
+        CHECK(fputs("newer", stream) >= 0);
+        EQUAL(fflush(stream), 0);
+        if (way == 0) {
+            EQUAL(fseek(stream, begin + 4 * BLOCK, SEEK_SET), 0);
+            for (int i = 0; i < BLOCKS; i++) CHECK(fread(found, BLOCK, 1, stream) == 1 && filled(found, i, 0, BLOCK));
+            unsigned number;
+            CHECK(fscanf(stream, "%u", &number) == 1 && number == 1);
+            EQUAL(pread(fd, found, 5, begin), 5);
+            CHECK(memcmp(found, "newer", 5) == 0);
+        }
+        EQUAL(fclose(stream), 0);
+        EQUAL(fd, open("f", O_RDONLY));
+        EQUAL(bare_pread(fd, found, 5, begin), 5);
+        CHECK(memcmp(found, "newer", 5) == 0);
+        EQUAL(close(fd), 0);
+    }
+}
+
 static void wide(void)
 {
     FILE *stream = opened("f", "w", WRITTEN);
@@ -195,6 +239,7 @@ static void many_at_once(void)
 static const struct test tests[] = {
     {"pieces_are_larger", pieces_are_larger},
     {"others_are_as_ever", others_are_as_ever},
+    {"streams_and_descriptors", streams_and_descriptors},
     {"wide", wide},
     {"reopened", reopened},
     {"at_the_end", at_the_end},

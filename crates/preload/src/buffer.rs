@@ -147,7 +147,9 @@ impl Buffer {
 
     /// Whether it is to be used for this descriptor.
     pub(crate) fn applies(description: &Description) -> bool {
-        !ENDED.load(Ordering::Relaxed) && !description.shared.load(Ordering::Relaxed)
+        !ENDED.load(Ordering::Relaxed)
+            && !description.streamed
+            && !description.shared.load(Ordering::Relaxed)
     }
 
     /// Whether requests of this length are buffered as a rule.

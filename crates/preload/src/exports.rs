@@ -286,18 +286,18 @@ interpose! {
             if !alone::streams::ends(stream) {
                 stream_ends(stream);
             }
-            let memory = stdio::closing(stream);
+            let closing = stdio::closing(stream);
             let result = next();
-            stdio::closed(memory);
+            stdio::closed(closing);
             result
         };
     fn freopen | freopen64(path: *const c_char, mode: *const c_char, stream: *mut libc::FILE) -> *mut libc::FILE,
         |next| {
             alone::streams::reopen(path, stream, || {
                 stream_ends(stream);
-                let memory = stdio::closing(stream);
+                let closing = stdio::closing(stream);
                 let reopened = next();
-                stdio::closed(memory);
+                stdio::closed(closing);
                 stream_ends(reopened);
                 // SAFETY: the program's, and just opened.
                 unsafe { stdio::opened(path, mode, reopened) }

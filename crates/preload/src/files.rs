@@ -11,6 +11,7 @@ use crate::engine::{self, Engine};
 use crate::mark::{self, Mark};
 use crate::process::{self, Inside};
 use crate::real::kernel;
+use crate::stdio;
 use crate::transfer::Way;
 use libc::c_int;
 use std::collections::BTreeMap;
@@ -77,6 +78,8 @@ pub(crate) struct Description {
     pub(crate) position: Mutex<()>,
     /// If the user asked for one.
     pub(crate) buffer: Option<Arc<Buffer>>,
+    /// A stream of the C library has it, which reads and writes unseen.
+    pub(crate) streamed: bool,
     /// How many writes past the kernel there were when it last asked how long the file is.
     seen: AtomicU64,
     /// The descriptor that may read, and write, as the kernel said, and what [`CALLS`] was then: to ask
@@ -132,6 +135,7 @@ impl Description {
             shared: AtomicBool::new(false),
             position: Mutex::new(()),
             buffer: None,
+            streamed: false,
             seen: AtomicU64::new(u64::MAX),
             allowed: [const { AtomicU64::new(NOBODY) }; 2],
             led: AtomicU64::new(NOBODY),
@@ -650,6 +654,7 @@ fn adopt(fd: c_int, private: bool) -> Result<Description, c_int> {
         shared: AtomicBool::new(!private),
         position: Mutex::new(()),
         buffer: buffer::of(lent.file.ino.0, lent.io_buffer),
+        streamed: stdio::has(fd),
         seen: AtomicU64::new(u64::MAX),
         allowed: [const { AtomicU64::new(NOBODY) }; 2],
         led: AtomicU64::new(NOBODY),

@@ -1,13 +1,15 @@
-//! Larger buffers for stdio's streams of pool files.
+//! stdio's streams of pool files: larger buffers, and descriptors that are the library's.
 //!
 //! The C library reads and writes its streams' descriptors by itself, where nobody can step in, and 8 KiB at a time,
 //! however large the pieces are that the file system asks for. But it takes memory for a stream, if it is given some
 //! before the first use. Records of 4 KiB then go four to five times as fast (docs/posix.md).
+//!
+//! C++'s streams open theirs as stdio's, and read and write the descriptor by functions that the library sees.
 
 use crate::alone;
 use crate::files;
 use crate::process::{self, Inside};
-use libc::{FILE, c_char};
+use libc::{FILE, c_char, c_int};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::mem::ManuallyDrop;
@@ -20,20 +22,26 @@ const READ_BYTES: usize = 64 << 10;
 /// Buffers that are kept for the next stream: many programs open one file after the other.
 const SPARE_MAX: usize = 4;
 
-/// The memory of streams, by their address; and memory of streams that are closed.
-pub(crate) struct Buffers {
-    used: BTreeMap<usize, Vec<u8>>,
+/// Streams of pool files, by their address; and memory of some that are closed.
+pub(crate) struct Streams {
+    open: BTreeMap<usize, Stream>,
     spare: Vec<Vec<u8>>,
 }
 
-static BUFFERS: Mutex<Buffers> = Mutex::new(Buffers { used: BTreeMap::new(), spare: Vec::new() });
+/// Its descriptor, and the memory that it was given.
+pub(crate) struct Stream {
+    fd: c_int,
+    memory: Option<Vec<u8>>,
+}
+
+static STREAMS: Mutex<Streams> = Mutex::new(Streams { open: BTreeMap::new(), spare: Vec::new() });
 
 /// Something that can be held still while a child is made.
-pub(crate) type Held = MutexGuard<'static, Buffers>;
+pub(crate) type Held = MutexGuard<'static, Streams>;
 
 /// Nobody opens or closes such a stream until the guard is dropped.
 pub(crate) fn hold() -> Held {
-    BUFFERS.lock().unwrap_or_else(PoisonError::into_inner)
+    STREAMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A stream was just opened, by this path (null: for a descriptor) and in this mode.
@@ -48,20 +56,29 @@ pub(crate) unsafe fn opened(
     if stream.is_null() || !applies() {
         return stream;
     }
-    let _inside = Inside::enter();
     // SAFETY: the caller's promise.
-    let (path, mode) = unsafe {
-        ((!path.is_null()).then(|| CStr::from_ptr(path).to_bytes()), CStr::from_ptr(mode))
+    let (path, mode, fd) = unsafe {
+        let path = (!path.is_null()).then(|| CStr::from_ptr(path).to_bytes());
+        (path, CStr::from_ptr(mode).to_bytes(), libc::fileno(stream))
     };
-    // SAFETY: an open stream.
-    let fd = || unsafe { libc::fileno(stream) };
-    if let Some(length) = length(mode.to_bytes())
-        && is_mounted(path, fd)
-    {
-        // SAFETY: as above.
-        unsafe { give(stream, length) };
+    let inside = Inside::enter();
+    if !is_mounted(path, fd) {
+        return stream;
+    }
+    // SAFETY: the caller's promise.
+    let memory = length(mode).and_then(|length| unsafe { give(stream, length) });
+    // What was left of a stream that the C library closed by itself is nobody's any more.
+    hold().open.insert(stream as usize, Stream { fd, memory });
+    drop(inside);
+    if path.is_some() {
+        files::opened(fd);
     }
     stream
+}
+
+/// Whether a stream has this descriptor: it moves bytes behind the library's back, which then must not keep any.
+pub(crate) fn has(fd: c_int) -> bool {
+    hold().open.values().any(|stream| stream.fd == fd)
 }
 
 /// How large a buffer a stream of this mode is given. What is read and written in turns goes to and fro, and keeps
@@ -79,7 +96,7 @@ fn length(mode: &[u8]) -> Option<usize> {
 }
 
 /// Whether it lies in a mounted pool.
-fn is_mounted(path: Option<&[u8]>, fd: impl FnOnce() -> libc::c_int) -> bool {
+fn is_mounted(path: Option<&[u8]>, fd: c_int) -> bool {
     /// Those that there were when the first stream was opened.
     static MOUNTS: OnceLock<Vec<Mount>> = OnceLock::new();
     let mounts =
@@ -91,7 +108,7 @@ fn is_mounted(path: Option<&[u8]>, fd: impl FnOnce() -> libc::c_int) -> bool {
     if mounts.is_empty() || !path.is_none_or(near) {
         return false;
     }
-    let device = files::device(fd());
+    let device = files::device(fd);
     mounts.iter().any(|mount| Some(mount.device) == device)
 }
 
@@ -134,43 +151,38 @@ fn plain(word: &str) -> Vec<u8> {
     plain
 }
 
-/// Gives a stream a buffer of so many bytes.
+/// Gives a stream a buffer of so many bytes: memory that must stay until it is closed.
 ///
 /// # Safety
 /// The stream is open and nobody has used it.
-unsafe fn give(stream: *mut FILE, length: usize) {
-    let mut buffers = hold();
-    let fits = |memory: &Vec<u8>| memory.capacity() >= length;
-    let mut memory = match buffers.spare.iter().position(fits) {
-        Some(at) => buffers.spare.swap_remove(at),
-        None => Vec::with_capacity(WRITTEN_BYTES),
-    };
-    // SAFETY: an open stream, and memory that stays until it is closed, by `closing`.
-    let set =
-        unsafe { libc::setvbuf(stream, memory.as_mut_ptr().cast(), libc::_IOFBF, length) == 0 };
-    if set {
-        // What was left of a stream that was closed by the C library itself is nobody's any more.
-        buffers.used.insert(stream as usize, memory);
-    }
+unsafe fn give(stream: *mut FILE, length: usize) -> Option<Vec<u8>> {
+    let spare = hold().spare.pop();
+    let mut memory = spare.unwrap_or_else(|| Vec::with_capacity(WRITTEN_BYTES));
+    let place = memory.as_mut_ptr().cast();
+    // SAFETY: an open stream, and so much memory.
+    let set = unsafe { libc::setvbuf(stream, place, libc::_IOFBF, length) };
+    (set == 0).then_some(memory)
 }
 
 /// What a stream that is about to be closed had; to be given to [`closed`] when that is done. The stream may be opened
 /// again at the same address meanwhile. Nothing is dropped if the thread is cancelled in between.
-pub(crate) fn closing(stream: *mut FILE) -> ManuallyDrop<Option<Vec<u8>>> {
+pub(crate) fn closing(stream: *mut FILE) -> ManuallyDrop<Option<Stream>> {
     if !applies() {
         return ManuallyDrop::new(None);
     }
     let _inside = Inside::enter();
-    ManuallyDrop::new(hold().used.remove(&(stream as usize)))
+    ManuallyDrop::new(hold().open.remove(&(stream as usize)))
 }
 
 /// See [`closing`].
-pub(crate) fn closed(memory: ManuallyDrop<Option<Vec<u8>>>) {
-    let Some(memory) = ManuallyDrop::into_inner(memory) else { return };
+pub(crate) fn closed(stream: ManuallyDrop<Option<Stream>>) {
+    let Some(Stream { memory: Some(memory), .. }) = ManuallyDrop::into_inner(stream) else {
+        return;
+    };
     let _inside = Inside::enter();
-    let mut buffers = hold();
-    if buffers.spare.len() < SPARE_MAX {
-        buffers.spare.push(memory);
+    let mut streams = hold();
+    if streams.spare.len() < SPARE_MAX {
+        streams.spare.push(memory);
     }
 }
 

@@ -492,8 +492,10 @@ fn buffers() {
     }
     for size in [4096, 128 << 10] {
         let ground = Ground::with_buffers(size);
-        let program = ground.compile("forms", &[]);
-        for case in ["at_random", "rows"] {
+        let cases =
+            [("forms", "at_random"), ("forms", "rows"), ("streams", "streams_and_descriptors")];
+        for (program, case) in cases {
+            let program = ground.compile(program, &[]);
             let mut command = ground.command(&program, &["*"]);
             command.env("WEIR_IO_BUFFER", "yes").arg(case);
             let (status, output) = bounded(&mut command, &ground.scratch);
