@@ -93,6 +93,27 @@ static void duplicated_before_use(void)
     }
 }
 
+/* What the C library opens for a program is this process's own, too. */
+static void temporary(void)
+{
+    warm();
+    for (int way = 0; way < 4; way++) {
+        char name[] = "tXXXXXX.c";
+        if (way < 2) name[7] = 0;
+        int fd = way == 0   ? mkstemp(name)
+                 : way == 1 ? mkostemp(name, O_CLOEXEC)
+                 : way == 2 ? mkstemps(name, 2)
+                            : mkostemps(name, 2, O_CLOEXEC);
+        CHECK(fd >= 0);
+        fill(memory, 5, 0, LENGTH);
+        for (int i = 0; i < 3; i++) EQUAL(write(fd, memory, LENGTH), LENGTH);
+        DIRECTLY(1, EQUAL(write(fd, memory, LENGTH), LENGTH));
+        EQUAL(lseek(fd, 0, SEEK_CUR), 4 * LENGTH);
+        EQUAL(close(fd), 0);
+        lies(name, 5);
+    }
+}
+
 static void duplicated_over(void)
 {
     warm();
@@ -183,6 +204,7 @@ static void tables_apart(void)
 static const struct test tests[] = {
     {"closed_and_opened", closed_and_opened},
     {"duplicated_before_use", duplicated_before_use},
+    {"temporary", temporary},
     {"duplicated_over", duplicated_over},
     {"another_name", another_name},
     {"tables_apart", tables_apart},

@@ -7,7 +7,7 @@ use libc::{c_char, c_int, c_void, iovec, mode_t, off_t, pid_t, size_t, ssize_t};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// Passes a descriptor on that the kernel has just given to this process for an opening.
-fn opened(fd: c_int) -> c_int {
+pub(crate) fn opened(fd: c_int) -> c_int {
     if fd >= 0 && !process::is_guest() {
         files::opened(fd);
     }

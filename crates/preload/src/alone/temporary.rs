@@ -2,8 +2,8 @@
 
 use super::names::make_directory;
 use super::{named, open};
-use crate::process;
 use crate::real::{interpose, kernel};
+use crate::{exports, process};
 use libc::{c_char, c_int};
 use std::ffi::CStr;
 
@@ -48,7 +48,7 @@ fn tried(
 fn file(template: *mut c_char, suffix: c_int, flags: c_int, next: impl FnOnce() -> c_int) -> c_int {
     let flags = flags & !libc::O_ACCMODE | libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
     let made = |path| open(libc::AT_FDCWD, path, flags, 0o600).unwrap_or(-1);
-    tried(template, suffix, made).unwrap_or_else(next)
+    tried(template, suffix, made).unwrap_or_else(|| exports::opened(next()))
 }
 
 interpose! {
