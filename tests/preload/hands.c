@@ -93,6 +93,23 @@ static void duplicated_before_use(void)
     }
 }
 
+/* One of its names was inherited by a command: so was the position. */
+static void duplicated_and_inherited(void)
+{
+    warm();
+    for (int way = 0; way < 2; way++) {
+        int fd = open("f", O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600), two = dup(fd);
+        EQUAL(system("exit 0"), 0);
+        int used = way ? two : fd;
+        for (int i = 0; i < 4; i++) EQUAL(write(used, memory, LENGTH), LENGTH);
+        DIRECTLY(0, EQUAL(write(fd, memory, LENGTH), LENGTH));
+        DIRECTLY(0, EQUAL(write(two, memory, LENGTH), LENGTH));
+        EQUAL(lseek(fd, 0, SEEK_CUR), 6 * LENGTH);
+        DIRECTLY(1, writes(used, 3));
+        EQUAL(close(fd) | close(two), 0);
+    }
+}
+
 /* What the C library opens for a program is this process's own, too. */
 static void temporary(void)
 {
@@ -204,6 +221,7 @@ static void tables_apart(void)
 static const struct test tests[] = {
     {"closed_and_opened", closed_and_opened},
     {"duplicated_before_use", duplicated_before_use},
+    {"duplicated_and_inherited", duplicated_and_inherited},
     {"temporary", temporary},
     {"duplicated_over", duplicated_over},
     {"another_name", another_name},

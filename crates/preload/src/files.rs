@@ -324,7 +324,7 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
         _ if is_undecided(kind) => {}
         _ => return,
     }
-    if process::is_inside() {
+    if process::is_inside() || state(new).is_none() {
         // Looked at by either name, they would be two, and fight for the position.
         return set(old, kind & !PRIVATE);
     }
@@ -365,12 +365,16 @@ fn give_to_duplicates(
         let undecided =
             state(other).is_some_and(|state| is_undecided(state.load(Ordering::Acquire)));
         match description.mark.is_on(other) {
-            Some(true) if undecided => {
+            Some(true) => {
+                // Another process has that one, and so it has this.
+                if !undecided {
+                    description.shared.store(true, Ordering::Relaxed);
+                }
                 descriptions.insert(other, description.clone());
                 set(other, POOL);
             }
             // Its number stands for something else by now.
-            Some(_) => {}
+            Some(false) => {}
             // Nobody can tell.
             None => description.shared.store(true, Ordering::Relaxed),
         }
