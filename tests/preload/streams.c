@@ -94,6 +94,13 @@ static void others_are_as_ever(void)
     setlinebuf(stream);
     CHECK(fputs("ab\n", stream) >= 0 && lseek(fileno(stream), 0, SEEK_CUR) == 3);
     EQUAL(fclose(stream), 0);
+    /* Of very many at a time those that come last. */
+    FILE *many[300];
+    for (int i = 0; i < 300; i++) many[i] = fopen("f", "w");
+    EQUAL(__fbufsize(many[0]), WRITTEN);
+    EQUAL(__fbufsize(many[299]), 0);
+    for (int i = 0; i < 300; i++) EQUAL(fclose(many[i]), 0);
+    EQUAL(fclose(opened("f", "w", WRITTEN)), 0);
     CHECK(fopen("none/f", "w") == NULL && errno == ENOENT);
     CHECK(fopen("f", "q") == NULL && errno == EINVAL);
 }

@@ -19,6 +19,8 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 const WRITTEN_BYTES: usize = 128 << 10;
 /// For one that is only read: bytes. Whoever reads here and there throws most of them away.
 const READ_BYTES: usize = 64 << 10;
+/// Streams that have such buffers at a time: 32 MiB at most. Others keep their own.
+const GIVEN_MAX: usize = 256;
 /// Buffers that are kept for the next stream: many programs open one file after the other.
 const SPARE_MAX: usize = 4;
 
@@ -156,7 +158,12 @@ fn plain(word: &str) -> Vec<u8> {
 /// # Safety
 /// The stream is open and nobody has used it.
 unsafe fn give(stream: *mut FILE, length: usize) -> Option<Vec<u8>> {
-    let spare = hold().spare.pop();
+    let mut streams = hold();
+    if streams.open.len() >= GIVEN_MAX {
+        return None;
+    }
+    let spare = streams.spare.pop();
+    drop(streams);
     let mut memory = spare.unwrap_or_else(|| Vec::with_capacity(WRITTEN_BYTES));
     let place = memory.as_mut_ptr().cast();
     // SAFETY: an open stream, and so much memory.
