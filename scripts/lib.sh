@@ -15,7 +15,7 @@ packages_test=(attr iperf3 iproute2 libjemalloc2 shellcheck strace)
 # The programs that tests/programs.sh runs on a pool.
 # shellcheck disable=SC2034
 packages_programs=(
-    binutils cmake fio gfortran git make ninja-build p7zip-full python3-h5py python3-numpy rsync
+    binutils cmake fio g++ gfortran git make ninja-build p7zip-full python3-h5py python3-numpy rsync
     sqlite3 unzip zip
 )
 

@@ -111,7 +111,8 @@ with open(sys.argv[1] + "/lines", "w") as file:
         file.write(f"{chance.randrange(10**9):09d} line {number}\n")
 PY
 gcc -O1 -Wall -Wextra -Werror -o "$BIN/descriptors" "$PROGRAMS/descriptors.c"
-for name in sequential records; do
+g++ -O1 -Wall -Wextra -Werror -o "$BIN/fstreams" "$PROGRAMS/fstreams.cpp"
+for name in sequential records histories; do
     gfortran -O1 -Wall -Werror -J "$work" -o "$BIN/$name" "$PROGRAMS/$name.f90"
 done
 # Sequential records in pieces of this size, instead of 2 GiB.
