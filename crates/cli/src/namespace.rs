@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use weir_client::mounts::mounts;
 use weir_fuse::mounting;
 
 /// How a directory becomes a mount.
@@ -130,42 +131,12 @@ pub(crate) fn check_mount_point(directory: &Path) -> Outcome<()> {
 
 /// Whether something is mounted at exactly this directory, as this process sees it.
 pub(crate) fn is_mounted(directory: &Path) -> bool {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts.lines().any(|line| {
-        line.split(' ').nth(4).is_some_and(|field| Path::new(&unescape(field)) == directory)
-    })
-}
-
-/// The kernel writes blanks in names as `\040`.
-fn unescape(field: &str) -> String {
-    let mut plain = String::new();
-    let mut rest = field;
-    while let Some(at) = rest.find('\\') {
-        plain.push_str(&rest[..at]);
-        let code = rest.get(at + 1..at + 4).and_then(|code| u8::from_str_radix(code, 8).ok());
-        match code {
-            Some(code) => {
-                plain.push(char::from(code));
-                rest = &rest[at + 4..];
-            }
-            None => {
-                plain.push('\\');
-                rest = &rest[at + 1..];
-            }
-        }
-    }
-    plain + rest
+    mounts().iter().any(|mount| mount.at == directory)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mountinfo_names_are_unescaped() {
-        assert_eq!(unescape(r"/a\040b\134c"), r"/a b\c");
-        assert_eq!(unescape(r"/plain\x"), r"/plain\x");
-    }
 
     #[test]
     fn the_root_is_mounted_and_a_fresh_directory_is_not() {

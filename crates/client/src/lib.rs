@@ -23,6 +23,7 @@
 
 mod exit;
 pub mod lending;
+pub mod mounts;
 mod net;
 mod pool;
 

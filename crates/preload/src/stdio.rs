@@ -13,7 +13,9 @@ use libc::{FILE, c_char, c_int};
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 use std::mem::ManuallyDrop;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use weir_client::mounts::{Mount, mounts};
 
 /// For a stream that is only written: bytes, as many as the file system asks for.
 const WRITTEN_BYTES: usize = 128 << 10;
@@ -67,11 +69,12 @@ pub(crate) unsafe fn opened(
     if !is_mounted(path, fd) {
         return stream;
     }
+    let mut streams = hold();
     // SAFETY: the caller's promise.
-    let memory = length(mode).and_then(|length| unsafe { give(stream, length) });
+    let memory = length(mode).and_then(|length| unsafe { streams.give(stream, length) });
     // What was left of a stream that the C library closed by itself is nobody's any more.
-    hold().open.insert(stream as usize, Stream { fd, memory });
-    drop(inside);
+    streams.open.insert(stream as usize, Stream { fd, memory });
+    drop((streams, inside));
     if path.is_some() {
         files::opened(fd);
     }
@@ -100,75 +103,35 @@ fn length(mode: &[u8]) -> Option<usize> {
 /// Whether it lies in a mounted pool.
 fn is_mounted(path: Option<&[u8]>, fd: c_int) -> bool {
     /// Those that there were when the first stream was opened.
-    static MOUNTS: OnceLock<Vec<Mount>> = OnceLock::new();
-    let mounts =
-        MOUNTS.get_or_init(|| mounts(&std::fs::read("/proc/self/mountinfo").unwrap_or_default()));
-    let near = |path: &[u8]| {
-        path.first() != Some(&b'/') || mounts.iter().any(|mount| path.starts_with(&mount.at))
+    static POOLS: OnceLock<Vec<Mount>> = OnceLock::new();
+    let pools = POOLS.get_or_init(|| mounts().into_iter().filter(Mount::is_pool).collect());
+    let below = |path: &[u8]| {
+        let within = |pool: &Mount| path.starts_with(pool.at.as_os_str().as_bytes());
+        path.first() != Some(&b'/') || pools.iter().any(within)
     };
     // Where a path leads away from is not asked: most streams are of other files.
-    if mounts.is_empty() || !path.is_none_or(near) {
+    if pools.is_empty() || !path.is_none_or(below) {
         return false;
     }
     let device = files::device(fd);
-    mounts.iter().any(|mount| Some(mount.device) == device)
+    pools.iter().any(|pool| Some(pool.device) == device)
 }
 
-/// A mounted pool.
-#[derive(Debug, PartialEq)]
-struct Mount {
-    device: (u32, u32),
-    at: Vec<u8>,
-}
-
-/// Those in the kernel's list (`man 5 proc`, mountinfo).
-fn mounts(list: &[u8]) -> Vec<Mount> {
-    let mount = |line: &[u8]| {
-        let line = std::str::from_utf8(line).ok()?;
-        let (about, kind) = line.split_once(" - ")?;
-        if kind.split(' ').next() != Some("fuse.weir") {
+impl Streams {
+    /// Gives a stream a buffer of so many bytes: memory that must stay until it is closed.
+    ///
+    /// # Safety
+    /// The stream is open and nobody has used it.
+    unsafe fn give(&mut self, stream: *mut FILE, length: usize) -> Option<Vec<u8>> {
+        if self.open.len() >= GIVEN_MAX {
             return None;
         }
-        let mut words = about.split(' ').skip(2);
-        let (major, minor) = words.next()?.split_once(':')?;
-        let at = plain(words.nth(1)?);
-        Some(Mount { device: (major.parse().ok()?, minor.parse().ok()?), at })
-    };
-    list.split(|byte| *byte == b'\n').filter_map(mount).collect()
-}
-
-/// Bytes that the kernel writes as a backslash and three octal digits.
-fn plain(word: &str) -> Vec<u8> {
-    let mut parts = word.split('\\');
-    let mut plain = parts.next().unwrap_or_default().as_bytes().to_vec();
-    for part in parts {
-        match part.split_at_checked(3).map(|(digits, rest)| (u8::from_str_radix(digits, 8), rest)) {
-            Some((Ok(byte), rest)) => {
-                plain.push(byte);
-                plain.extend_from_slice(rest.as_bytes());
-            }
-            _ => plain.extend_from_slice(part.as_bytes()),
-        }
+        let mut memory = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(WRITTEN_BYTES));
+        let place = memory.as_mut_ptr().cast();
+        // SAFETY: an open stream, and so much memory.
+        let set = unsafe { libc::setvbuf(stream, place, libc::_IOFBF, length) };
+        (set == 0).then_some(memory)
     }
-    plain
-}
-
-/// Gives a stream a buffer of so many bytes: memory that must stay until it is closed.
-///
-/// # Safety
-/// The stream is open and nobody has used it.
-unsafe fn give(stream: *mut FILE, length: usize) -> Option<Vec<u8>> {
-    let mut streams = hold();
-    if streams.open.len() >= GIVEN_MAX {
-        return None;
-    }
-    let spare = streams.spare.pop();
-    drop(streams);
-    let mut memory = spare.unwrap_or_else(|| Vec::with_capacity(WRITTEN_BYTES));
-    let place = memory.as_mut_ptr().cast();
-    // SAFETY: an open stream, and so much memory.
-    let set = unsafe { libc::setvbuf(stream, place, libc::_IOFBF, length) };
-    (set == 0).then_some(memory)
 }
 
 /// What a stream that is about to be closed had; to be given to [`closed`] when that is done. The stream may be opened
@@ -201,16 +164,6 @@ fn applies() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn pools_are_found_among_mounts() {
-        let list = b"22 27 0:21 / /proc rw,relatime - proc proc rw\n\
-            40 27 0:52 / /tmp/a\\040b\\134 rw,nosuid shared:5 - fuse.weir weir rw,user_id=0\n\
-            41 27 0:53 / /tmp/c rw - fuse.sshfs weir rw\n\
-            garbage - fuse.weir\n\n";
-        let pool = Mount { device: (0, 52), at: b"/tmp/a b\\".to_vec() };
-        assert_eq!(mounts(list), [pool]);
-    }
 
     #[test]
     fn streams_that_go_one_way_are_given_buffers() {
