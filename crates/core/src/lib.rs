@@ -9,6 +9,7 @@
 pub mod auth;
 pub mod checksum;
 pub mod config;
+pub mod copying;
 pub mod error;
 pub mod fs;
 pub mod journal;

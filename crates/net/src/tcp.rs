@@ -10,6 +10,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use weir_core::config::BODY_BYTES_MAX;
+use weir_core::copying::copy;
 use weir_core::error::{Code, Error, Result};
 use weir_core::slice::{Row, Slice};
 use weir_core::wire::{HEADER_BYTES, Header};
@@ -271,7 +272,7 @@ impl<P: Payload> TcpLink<P> {
                         // `ahead` has `length` bytes there.
                         unsafe {
                             let from = self.ahead.as_ptr().add(self.start);
-                            slice.pointer.copy_from_nonoverlapping(from, length);
+                            copy(from, slice.pointer, length);
                         }
                         advance(slices, first, length);
                         self.start += length;
@@ -368,7 +369,7 @@ impl<P: Payload> TcpLink<P> {
                     // bytes were received there.
                     unsafe {
                         let from = staged.0.as_ptr().add(at);
-                        slice.pointer.copy_from_nonoverlapping(from, length);
+                        copy(from, slice.pointer, length);
                     }
                 }
                 advance(slices, first, length);
@@ -446,7 +447,7 @@ unsafe fn stage(staged: &mut Vec<u8>, row: Row, after: Option<&Row>) -> Slice {
         // SAFETY: the caller promises valid memory; there is room for as many bytes.
         unsafe {
             let to = pointer.wrapping_add(length);
-            to.copy_from_nonoverlapping(slice.pointer, slice.length);
+            copy(slice.pointer, to, slice.length);
         }
         length += slice.length;
     }

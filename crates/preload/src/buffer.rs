@@ -23,6 +23,7 @@ use recent::Recent;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use weir_core::copying::copy;
 use weir_core::slice::Slice;
 
 static ON: AtomicBool = AtomicBool::new(false);
@@ -96,7 +97,7 @@ impl State {
         for slice in slices {
             let (now, after) = rest.split_at(rest.len().min(slice.length));
             // SAFETY: the caller promises that the memory can be written.
-            unsafe { slice.pointer.copy_from_nonoverlapping(now.as_ptr(), now.len()) };
+            unsafe { copy(now.as_ptr(), slice.pointer, now.len()) };
             rest = after;
         }
         self.scratch = memory;

@@ -8,6 +8,7 @@
 //! processors. So a link does as has turned out to be better, and tries the other way now and then.
 
 use std::time::Instant;
+use weir_core::copying::{PASSES_CACHES, copy, copy_past_caches, settle};
 
 /// Smaller pieces are copied plainly: bytes.
 const STREAMED_BYTES_MIN: usize = 32 * 1024;
@@ -55,17 +56,20 @@ impl Copying {
     /// # Safety
     /// They can be read, and written; the two places lie apart.
     pub(crate) unsafe fn copy(&mut self, to: *mut u8, from: *const u8, length: usize) {
-        if length < STREAMED_BYTES_MIN || !CAN_STREAM {
+        if length < STREAMED_BYTES_MIN || !PASSES_CACHES {
             // SAFETY: the caller's promise.
-            return unsafe { to.copy_from_nonoverlapping(from, length) };
+            return unsafe { copy(from, to, length) };
         }
         let way = self.next();
         let begun = Instant::now();
         // SAFETY: the caller's promise.
         unsafe {
             match way {
-                Way::Plain => to.copy_from_nonoverlapping(from, length),
-                Way::Streamed => stream(to, from, length),
+                Way::Plain => copy(from, to, length),
+                Way::Streamed => {
+                    copy_past_caches(from, to, length);
+                    settle();
+                }
             }
         }
         let time = begun.elapsed().as_nanos() as u64;
@@ -111,60 +115,9 @@ impl Copying {
     }
 }
 
-const CAN_STREAM: bool = cfg!(target_arch = "x86_64");
-
-/// Copies past the caches; when it returns, all is there for who is told so by an atomic store.
-///
-/// # Safety
-/// As [`Copying::copy`].
-#[cfg(target_arch = "x86_64")]
-unsafe fn stream(to: *mut u8, from: *const u8, length: usize) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
-    /// Bytes that processors pass around as one.
-    const LINE: usize = 64;
-    const PART: usize = size_of::<__m128i>();
-    // Whole lines alone may go past the caches.
-    let head = to.align_offset(LINE).min(length);
-    let lines = (length - head) / LINE * LINE;
-    // SAFETY: all of it lies within the two places, and such stores are aligned.
-    unsafe {
-        to.copy_from_nonoverlapping(from, head);
-        for at in (head..head + lines).step_by(LINE) {
-            for at in (at..at + LINE).step_by(PART) {
-                _mm_stream_si128(to.add(at).cast(), _mm_loadu_si128(from.add(at).cast()));
-            }
-        }
-        let at = head + lines;
-        to.add(at).copy_from_nonoverlapping(from.add(at), length - at);
-        // Such stores heed no order, but this.
-        _mm_sfence();
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn stream(to: *mut u8, from: *const u8, length: usize) {
-    // SAFETY: the caller's promise.
-    unsafe { to.copy_from_nonoverlapping(from, length) };
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn streamed_bytes_are_those_that_were_there() {
-        let from: Vec<u8> = (0..STREAMED_BYTES_MIN + 300).map(|i| (i * 7 % 251) as u8).collect();
-        for (at, start, length) in
-            [(0, 0, 4096), (1, 3, 70_000), (63, 0, 64), (5, 9, 10), (0, 1, 0), (17, 2, 33_000)]
-        {
-            let length = length.min(from.len() - start);
-            let mut to = vec![0u8; at + length + 100];
-            // SAFETY: both places have so many bytes.
-            unsafe { stream(to[at..].as_mut_ptr(), from[start..].as_ptr(), length) };
-            assert!(to[at..at + length] == from[start..start + length], "{length} bytes at {at}");
-            assert!(to[..at].iter().chain(&to[at + length..]).all(|byte| *byte == 0));
-        }
-    }
 
     /// Ways taken for so many pieces, where plain copies and streamed ones have these paces.
     fn ways(copying: &mut Copying, pieces: usize, plain: u64, streamed: u64) -> [usize; 2] {

@@ -7,6 +7,7 @@ use super::copying::Copying;
 use super::counts::{Counts, RING_BYTES};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use weir_core::copying::copy;
 use weir_core::slice::Slice;
 
 /// Counts of a ring, before its bytes.
@@ -166,10 +167,10 @@ impl<'a> Ring<'a> {
         // SAFETY: within the ring; the caller promises the rest. What the other end writes there meanwhile,
         // against the rules, are bytes all the same.
         unsafe {
-            place.pointer.copy_from_nonoverlapping(from, first);
+            copy(from, place.pointer, first);
             if first < place.length {
                 let (from, _) = self.at(0);
-                place.pointer.add(first).copy_from_nonoverlapping(from, place.length - first);
+                copy(from, place.pointer.add(first), place.length - first);
             }
         }
     }

@@ -3,6 +3,7 @@
 
 use super::recent::BELIEVED;
 use std::time::Instant;
+use weir_core::copying::copy;
 use weir_core::slice::Slice;
 
 /// What the first of a row of sequential reads reads ahead, in bytes; each further one reads
@@ -200,7 +201,7 @@ impl<F: Fetch> Ahead<F> {
                 let bytes = left.min(slice.length - to).min(sources[0].len());
                 let (now, rest) = sources[0].split_at(bytes);
                 // SAFETY: the caller promises that the memory can be written.
-                unsafe { slice.pointer.add(to).copy_from_nonoverlapping(now.as_ptr(), bytes) };
+                unsafe { copy(now.as_ptr(), slice.pointer.add(to), bytes) };
                 sources[0] = rest;
                 to += bytes;
                 left -= bytes;

@@ -9,6 +9,7 @@ use crate::transfer::{Way, move_bytes};
 use libc::{c_int, ssize_t};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use weir_core::copying::write_over;
 use weir_core::slice::Slice;
 
 /// See above.
@@ -88,9 +89,7 @@ impl Behind {
                     continue;
                 }
                 let (now, rest) = bytes.split_at(bytes.len().min(room - from));
-                let replaced = (self.dirty.len() - from).min(now.len());
-                self.dirty[from..from + replaced].copy_from_slice(&now[..replaced]);
-                self.dirty.extend_from_slice(&now[replaced..]);
+                write_over(&mut self.dirty, from, now);
                 from += now.len();
                 bytes = rest;
             }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+use weir_core::copying::{copy, write_over};
 use weir_core::slice::Slice;
 
 /// Blocks begin at multiples of this, in bytes: to read so much takes hardly longer than to read a record
@@ -97,7 +98,7 @@ impl Recent {
                 let bytes = &self.blocks[self.places[&number]].bytes[within..];
                 let count = bytes.len().min(slice.length - done);
                 // SAFETY: the caller promises that the memory can be written.
-                unsafe { slice.pointer.add(done).copy_from_nonoverlapping(bytes.as_ptr(), count) };
+                unsafe { copy(bytes.as_ptr(), slice.pointer.add(done), count) };
                 done += count;
                 from += count as u64;
             }
@@ -126,7 +127,7 @@ impl Recent {
             };
             let mut block = Block { number, bytes: memory, read, used: true };
             block.bytes.clear();
-            block.bytes.extend_from_slice(bytes);
+            write_over(&mut block.bytes, 0, bytes);
             match self.blocks.get_mut(place) {
                 Some(old) => *old = block,
                 None => self.blocks.push(block),
@@ -168,9 +169,7 @@ impl Recent {
                     let old = &mut self.blocks[*place].bytes;
                     // Between them and the end that was there, nobody has looked.
                     if within <= old.len() {
-                        let replaced = now.len().min(old.len() - within);
-                        old[within..within + replaced].copy_from_slice(&now[..replaced]);
-                        old.extend_from_slice(&now[replaced..]);
+                        write_over(old, within, now);
                     }
                 }
                 to += now.len() as u64;

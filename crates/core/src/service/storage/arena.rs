@@ -10,7 +10,7 @@
 //! are within the tolerance of 5 % that a stated memory has.
 
 use super::memory::Memory;
-use super::scatter;
+use crate::copying::{copy, copy_past_caches, settle};
 use crate::slice::Slice;
 use std::fmt;
 
@@ -374,7 +374,7 @@ impl Arena {
         // SAFETY: both ranges lie within their own slots, which do not overlap. Nobody reads or writes
         // `to` meanwhile: its only references are the caller's. Nobody writes `from`: it is in a map
         // or belongs to a ticket that is being committed.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, one.n) };
+        unsafe { copy(from, to, one.n) };
     }
 
     /// The same for many parts, of so many bytes in all, that go to memory which was probably not
@@ -386,9 +386,9 @@ impl Arena {
         for one in moves {
             let (from, to) = self.ends(one);
             // SAFETY: as for `copy`.
-            unsafe { scatter::copy_past_caches(from, to, one.n) };
+            unsafe { copy_past_caches(from, to, one.n) };
         }
-        scatter::settle();
+        settle();
     }
 
     /// Checked addresses. An empty part may lie behind the end.

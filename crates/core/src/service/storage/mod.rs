@@ -26,7 +26,6 @@ mod ledger;
 mod memory;
 mod read;
 mod room;
-mod scatter;
 mod space;
 mod survey;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::arena::{CHUNK_BYTES, CLASSES, SLOT_BYTES, Slot, WHOLE, class_of};
 use super::chunk::{Piece, SPARSE, cost_max, cost_max_on_disk};
 use super::{OBJECT_COST, State, Target};
+use crate::copying::copy;
 use crate::error::{Code, Error, Result};
 use crate::slice::Slice;
 use crate::types::{ClientId, Ino, Now};
@@ -298,7 +299,7 @@ impl WriteTicket {
             payload = rest;
             // SAFETY: the slice lies within slots to which only this ticket refers, and `&mut self`
             // keeps other safe code from writing there; `part` is as long and lies elsewhere.
-            unsafe { slice.pointer.copy_from_nonoverlapping(part.as_ptr(), slice.length) };
+            unsafe { copy(part.as_ptr(), slice.pointer, slice.length) };
         }
     }
 
