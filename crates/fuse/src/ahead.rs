@@ -140,7 +140,7 @@ impl Ahead {
     /// Memory for a step of this length.
     pub(crate) fn buffer(&self, length: usize) -> std::io::Result<Buffer> {
         let spare = self.lock().spare.take().filter(|buffer| buffer.len() == length);
-        spare.map_or_else(|| Buffer::new(0, length), Ok)
+        spare.map_or_else(|| Buffer::to_answer(length), Ok)
     }
 
     /// A step's memory is not needed any more.

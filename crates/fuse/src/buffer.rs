@@ -1,12 +1,10 @@
-//! Memory for payload, aligned to pages: so copies between it and a program's pages go page by page,
-//! not by pieces of two.
+//! Memory for payload: at the beginning of a page for what the kernel brings, so that it goes page by page
+//! and not by pieces of two, and a little behind it for what the kernel takes.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-
-/// Bytes of a page, or a multiple of it.
-pub(crate) const PAGE_BYTES: usize = 4096;
+use weir_core::copying::PLACE_IN_PAGE;
 
 /// Bytes of a huge page, as most machines have them.
 const HUGE_BYTES: usize = 2 << 20;
@@ -27,17 +25,27 @@ impl Buffer {
     /// What follows the first `head` bytes, up to 2 MiB, lies in one huge page where the kernel has
     /// one to give: who copies there, or lends the pages, has fewer to look up.
     pub(crate) fn new(head: usize, length: usize) -> io::Result<Buffer> {
-        debug_assert!(head <= length);
+        Buffer::huge(head, 0, length)
+    }
+
+    /// For what the kernel copies into a program's memory: see [`PLACE_IN_PAGE`].
+    pub(crate) fn to_answer(length: usize) -> io::Result<Buffer> {
+        Buffer::huge(0, PLACE_IN_PAGE, length)
+    }
+
+    /// It begins so many bytes before a huge page, or behind.
+    fn huge(before: usize, behind: usize, length: usize) -> io::Result<Buffer> {
+        debug_assert!(before <= length && behind <= HUGE_BYTES);
         // Somewhere in there a huge page begins behind a head, and ends.
-        let whole = length + 2 * HUGE_BYTES;
+        let whole = length + behind + 2 * HUGE_BYTES;
         let base = map(whole)?;
-        let page = base.wrapping_byte_add(head);
+        let page = base.wrapping_byte_add(before);
         let page =
             page.wrapping_byte_add((page as usize).next_multiple_of(HUGE_BYTES) - page as usize);
         // SAFETY: the page was mapped with the rest. If there is none to be had, all works as well.
         unsafe { libc::madvise(page, HUGE_BYTES, libc::MADV_HUGEPAGE) };
-        let pointer = NonNull::new(page.wrapping_byte_sub(head).cast())
-            .expect("mapped memory has an address");
+        let start = page.wrapping_byte_sub(before).wrapping_byte_add(behind);
+        let pointer = NonNull::new(start.cast()).expect("mapped memory has an address");
         Ok(Buffer { pointer, length, mapped: (base, whole) })
     }
 
@@ -89,6 +97,15 @@ impl DerefMut for Buffer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_core::copying::PAGE_BYTES;
+
+    #[test]
+    fn answers_begin_behind_a_page() {
+        let mut buffer = Buffer::to_answer(100_000).unwrap();
+        assert_eq!(buffer.as_ptr() as usize % PAGE_BYTES, PLACE_IN_PAGE);
+        buffer.fill(1);
+        assert_eq!(buffer.len(), 100_000);
+    }
 
     #[test]
     fn what_follows_the_head_begins_at_a_huge_page() {

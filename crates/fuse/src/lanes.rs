@@ -16,7 +16,7 @@
 //! By the descriptor come, as ever, how a mount begins, signals for who waits, and what the kernel
 //! forgets.
 
-use crate::buffer::{Buffer, PAGE_BYTES};
+use crate::buffer::Buffer;
 use crate::device::{Device, answer_header};
 use crate::filesystem::REQUEST_BYTES_MAX;
 use crate::kernel::{self, ANSWER_HEADER_BYTES, REQUEST_HEADER_BYTES};
@@ -36,6 +36,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use weir_core::copying::{PAGE_BYTES, PLACE_IN_PAGE};
 use weir_core::types::Ino;
 
 /// See [`is_allowed`]: `Y` or `N`.
@@ -45,6 +46,8 @@ const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 /// Most processors for which lanes are made: each takes a thread at least.
 const PROCESSORS_MAX: usize = 512;
+/// Where a lane's payload begins.
+const PAYLOAD_AT: usize = PAGE_BYTES + PLACE_IN_PAGE;
 /// Fewest and most lanes of a processor, but for those of threads that stand in.
 const LANES_MIN: usize = 2;
 const LANES_MAX: usize = 8;
@@ -127,7 +130,7 @@ pub(crate) fn with_room<T>(length: usize, work: impl FnOnce(Result<&mut [u8], Er
     }
     ROOM.with_borrow_mut(|room| {
         if room.is_none() {
-            *room = Buffer::new(0, REQUEST_BYTES_MAX as usize).ok();
+            *room = Buffer::to_answer(REQUEST_BYTES_MAX as usize).ok();
         }
         work(room.as_mut().and_then(|room| room.get_mut(..length)).ok_or(none))
     })
@@ -182,10 +185,10 @@ impl Lane {
         // It is made by one thread, and used by another one alone.
         builder.setup_r_disabled().setup_single_issuer().setup_defer_taskrun().dontfork();
         let ring = builder.build(4)?;
-        let length = PAGE_BYTES + REQUEST_BYTES_MAX as usize;
+        let length = PAYLOAD_AT + REQUEST_BYTES_MAX as usize;
         let memory = if huge { Buffer::new(PAGE_BYTES, length)? } else { Buffer::small(length)? };
         let base = memory.pointer();
-        let payload = base.as_ptr().wrapping_add(PAGE_BYTES);
+        let payload = base.as_ptr().wrapping_add(PAYLOAD_AT);
         let pieces = Box::new([
             libc::iovec { iov_base: base.as_ptr().cast(), iov_len: size_of::<Headers>() },
             libc::iovec { iov_base: payload.cast(), iov_len: REQUEST_BYTES_MAX as usize },
@@ -196,7 +199,7 @@ impl Lane {
     }
 
     fn payload(&self) -> *mut u8 {
-        self.base.as_ptr().wrapping_add(PAGE_BYTES)
+        self.base.as_ptr().wrapping_add(PAYLOAD_AT)
     }
 
     /// Has the kernel use it. From now on it is this thread's.

@@ -4,7 +4,7 @@
 //! rested: their memory is still in the processor's caches. The others rest until all who waited
 //! have found something to do.
 
-use crate::buffer::{Buffer, PAGE_BYTES};
+use crate::buffer::Buffer;
 use crate::device::Device;
 use crate::filesystem::{BACKGROUND_MAX, REQUEST_BYTES_MAX};
 use crate::kernel::{
@@ -17,6 +17,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
+use weir_core::copying::PAGE_BYTES;
 
 /// Threads that wait at the device. The second is there when the first has got something to do.
 const WAITING_MAX: usize = 2;

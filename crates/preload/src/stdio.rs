@@ -16,6 +16,7 @@ use std::mem::ManuallyDrop;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use weir_client::mounts::{Mount, mounts};
+use weir_core::copying::{PAGE_BYTES, PLACE_IN_PAGE};
 
 /// For a stream that is only written: bytes, as many as the file system asks for.
 const WRITTEN_BYTES: usize = 128 << 10;
@@ -126,8 +127,12 @@ impl Streams {
         if self.open.len() >= GIVEN_MAX {
             return None;
         }
-        let mut memory = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(WRITTEN_BYTES));
-        let place = memory.as_mut_ptr().cast();
+        let mut memory =
+            self.spare.pop().unwrap_or_else(|| Vec::with_capacity(PAGE_BYTES + WRITTEN_BYTES));
+        // The first place of this kind: less than a page from the beginning.
+        let start = memory.as_mut_ptr();
+        let place = (start as usize).wrapping_sub(PLACE_IN_PAGE).next_multiple_of(PAGE_BYTES);
+        let place = start.wrapping_add(place + PLACE_IN_PAGE - start as usize).cast();
         // SAFETY: an open stream, and so much memory.
         let set = unsafe { libc::setvbuf(stream, place, libc::_IOFBF, length) };
         (set == 0).then_some(memory)
