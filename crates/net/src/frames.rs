@@ -124,8 +124,8 @@ impl<P> Frames<P> {
 pub(crate) enum Incoming {
     /// A head is expected.
     Head,
-    /// A payload is being received into this memory.
-    Payload { slices: Vec<Slice>, first: usize, left: usize },
+    /// A payload is being received into this memory, which may be cold.
+    Payload { slices: Vec<Slice>, first: usize, left: usize, cold: bool },
     /// A payload is being thrown away.
     Discard { left: usize },
 }
@@ -133,18 +133,18 @@ pub(crate) enum Incoming {
 impl Incoming {
     /// What follows a head whose payload of `left` bytes belongs there.
     pub(crate) fn behind(left: usize, placement: Placement) -> Result<Incoming> {
-        Ok(match placement {
-            _ if left == 0 => Incoming::Head,
-            Placement::Discard => Incoming::Discard { left },
-            Placement::Into(slices) => {
-                let room: usize = slices.iter().map(|slice| slice.length).sum();
-                if room != left {
-                    let cause = format!("payload of {left} bytes for {room}");
-                    return Err(Error::because(Code::Protocol, cause));
-                }
-                Incoming::Payload { slices, first: 0, left }
-            }
-        })
+        let (slices, cold) = match placement {
+            _ if left == 0 => return Ok(Incoming::Head),
+            Placement::Discard => return Ok(Incoming::Discard { left }),
+            Placement::Into(slices) => (slices, false),
+            Placement::IntoCold(slices) => (slices, true),
+        };
+        let room: usize = slices.iter().map(|slice| slice.length).sum();
+        if room != left {
+            let cause = format!("payload of {left} bytes for {room}");
+            return Err(Error::because(Code::Protocol, cause));
+        }
+        Ok(Incoming::Payload { slices, first: 0, left, cold })
     }
 }
 

@@ -46,6 +46,9 @@ pub enum Placement {
     /// Into this memory, of the payload's length. Whoever names it keeps it valid and unaliased
     /// until [`Sink::payload`] is called or the link is dropped.
     Into(Vec<Slice>),
+    /// The same, where that was not touched for long: a link that copies by itself does so past the processor's
+    /// caches, as it would have to fetch what it overwrites.
+    IntoCold(Vec<Slice>),
 }
 
 /// Takes what a link receives.

@@ -264,7 +264,7 @@ impl<P: Payload> TcpLink<P> {
                     self.incoming = Incoming::Head;
                     sink.payload()?;
                 }
-                Incoming::Payload { slices, first, left } => {
+                Incoming::Payload { slices, first, left, .. } => {
                     while self.start < self.end && *left > 0 {
                         let slice = &mut slices[*first];
                         let length = slice.length.min(self.end - self.start);
@@ -316,7 +316,7 @@ impl<P: Payload> TcpLink<P> {
         self.scratch.clear();
         let mut staged = None;
         let mut expected = 0;
-        if let Incoming::Payload { slices, first, left } = &self.incoming {
+        if let Incoming::Payload { slices, first, left, .. } = &self.incoming {
             let slices = &slices[*first..];
             expected = small_ones(slices);
             if expected > 0 {
@@ -356,7 +356,7 @@ impl<P: Payload> TcpLink<P> {
         }
         let count = count as usize;
         let mut rest = count;
-        if let Incoming::Payload { slices, first, left } = &mut self.incoming {
+        if let Incoming::Payload { slices, first, left, .. } = &mut self.incoming {
             let placed = rest.min(expected);
             rest -= placed;
             *left -= placed;

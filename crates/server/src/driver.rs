@@ -603,8 +603,13 @@ impl Reception<'_> {
             Action::Send(answer) => self.answers.push(answer),
             Action::Receive(receiving) if payload_length > 0 => {
                 let slices = receiving.ticket.buffers().to_vec();
+                let cold = receiving.ticket.is_cold();
                 *self.receiving = Some(receiving);
-                return Ok(Placement::Into(slices));
+                return Ok(if cold {
+                    Placement::IntoCold(slices)
+                } else {
+                    Placement::Into(slices)
+                });
             }
             Action::Receive(receiving) => {
                 let action = self.service.received(self.now, self.peer, receiving);

@@ -7,7 +7,7 @@ use super::copying::Copying;
 use super::counts::{Counts, RING_BYTES};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use weir_core::copying::copy;
+use weir_core::copying::{copy, copy_past_caches, settle};
 use weir_core::slice::Slice;
 
 /// Counts of a ring, before its bytes.
@@ -157,11 +157,12 @@ impl<'a> Ring<'a> {
         }
     }
 
-    /// Copies bytes out, behind the `taken` ones.
+    /// Copies bytes out, behind the `taken` ones; into memory that is cold past the caches.
     ///
     /// # Safety
     /// There are so many, and their place can be written.
-    pub(crate) unsafe fn take(&self, taken: u64, place: Slice) {
+    pub(crate) unsafe fn take(&self, taken: u64, place: Slice, cold: bool) {
+        let copy = if cold { copy_past_caches } else { copy };
         let (from, length) = self.at(taken);
         let first = place.length.min(length);
         // SAFETY: within the ring; the caller promises the rest. What the other end writes there meanwhile,
@@ -172,6 +173,9 @@ impl<'a> Ring<'a> {
                 let (from, _) = self.at(0);
                 copy(from, place.pointer.add(first), place.length - first);
             }
+        }
+        if cold {
+            settle();
         }
     }
 }
@@ -237,13 +241,16 @@ mod tests {
         for length in [10, 1, RING_BYTES, 4096, RING_BYTES - 1] {
             let bytes: Vec<u8> = (0..length).map(|i| (i * 7 + length) as u8).collect();
             let mut back = vec![0; length];
-            // SAFETY: there is room, and nobody else is at it.
-            unsafe {
-                into.put(at, Slice::to_read(&bytes), &mut copying);
-                from.take(at, Slice::to_write(&mut back));
+            for cold in [false, true] {
+                // SAFETY: there is room, and nobody else is at it.
+                unsafe {
+                    into.put(at, Slice::to_read(&bytes), &mut copying);
+                    from.take(at, Slice::to_write(&mut back), cold);
+                }
+                assert!(bytes == back, "{length} bytes at {at}");
+                back.fill(0);
+                at += length as u64;
             }
-            assert!(bytes == back, "{length} bytes at {at}");
-            at += length as u64;
         }
     }
 }

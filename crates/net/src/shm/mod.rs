@@ -41,6 +41,8 @@ use weir_core::wire::{HEADER_BYTES, Header};
 
 /// So many bytes are copied before the other end is shown that they are there, and begins with them.
 const STEP_BYTES: usize = 64 * 1024;
+/// Smaller pieces are copied plainly: bytes. They have lines in common with what lies beside them.
+const COLD_BYTES_MIN: usize = 4096;
 /// What one call of [`ShmLink::receive`] takes before others get their turn: bytes.
 const FAIR_SHARE_BYTES: usize = 4 * 1024 * 1024;
 /// A long head must not cost a connection memory for ever: bytes.
@@ -253,13 +255,13 @@ impl<P: Payload> ShmLink<P> {
                     // SAFETY: there are so many, and room for them.
                     unsafe {
                         let pointer = self.head.as_mut_ptr().add(have);
-                        ring.take(self.taken, Slice { pointer, length: count });
+                        ring.take(self.taken, Slice { pointer, length: count }, false);
                         self.head.set_len(have + count);
                     }
                     count
                 }
                 Incoming::Discard { left } => (*left).min(filled).min(STEP_BYTES),
-                Incoming::Payload { slices, first, .. } => {
+                Incoming::Payload { slices, first, cold, .. } => {
                     if let Some(soon) = slices.get(*first + FETCHED_AHEAD)
                         && soon.length < STEP_BYTES
                     {
@@ -268,7 +270,9 @@ impl<P: Payload> ShmLink<P> {
                     let slice = slices[*first];
                     let place = slice.part(0, slice.length.min(filled).min(STEP_BYTES));
                     // SAFETY: there are so many; whoever placed the payload keeps its memory valid.
-                    unsafe { ring.take(self.taken, place) };
+                    unsafe {
+                        ring.take(self.taken, place, *cold && place.length >= COLD_BYTES_MIN)
+                    };
                     advance(slices, first, place.length);
                     place.length
                 }

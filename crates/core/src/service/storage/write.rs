@@ -188,6 +188,7 @@ pub struct WriteTicket {
     /// Newest data epoch that the client knows.
     epoch: u32,
     buffers: Vec<Slice>,
+    cold: bool,
     draft: Draft,
     /// A slot for each part; empty once they are given away.
     slots: Vec<Slot>,
@@ -243,6 +244,11 @@ impl Target {
                 }
             }
         }
+        let is_whole = |(part, _): &(&Part, &Slot)| part.class == WHOLE;
+        let mut whole = draft.parts.iter().zip(&slots).filter(is_whole);
+        let cold = io.runs.length() >= CHUNK_BYTES
+            && counts[usize::from(WHOLE)] > 0
+            && whole.all(|(_, &slot)| arena.was_cold(slot));
         state.tickets += 1;
         state.parts += draft.parts.len();
         state.overwrite_blocks += overwrite_blocks;
@@ -254,6 +260,7 @@ impl Target {
             ino,
             epoch,
             buffers,
+            cold,
             draft,
             slots,
             cost,
@@ -279,6 +286,12 @@ impl WriteTicket {
     /// until it is committed or dropped: whoever writes into them must have finished by then.
     pub fn buffers(&self) -> &[Slice] {
         &self.buffers
+    }
+
+    /// Whether it is much, for memory that probably no processor has in its cache: then it is better copied past
+    /// the caches.
+    pub fn is_cold(&self) -> bool {
+        self.cold
     }
 
     /// Length of the payload: bytes.
