@@ -424,3 +424,34 @@ fn the_benchmark_is_a_command() {
     assert!(json.is_object(), "{json}");
     place.nothing_left();
 }
+
+#[test]
+fn a_mount_of_memory_is_measured_and_verified() {
+    let place = Place::new();
+    let temporary = place.path("temporary");
+    std::fs::create_dir(&temporary).expect("a directory");
+    let netpipe = |more: &[&str]| {
+        let words = "bench netpipe --targets pool,mount --sizes 5000,1M --modes write,read --json - \
+                     --seconds 0.01 --repeats 1 --file-size 32M --memory 96M";
+        let words: Vec<&str> = words.split_whitespace().collect();
+        let mut command = place.command(&[&words, more].concat());
+        let output = command.env("TMPDIR", &temporary).output().expect("runs");
+        // The mount and its directory are gone, however it ended.
+        assert_eq!(std::fs::read_dir(&temporary).expect("lists").count(), 0);
+        output
+    };
+    let output = netpipe(&[]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).expect("json");
+    let points = json["points"].as_array().expect("points");
+    assert_eq!(points.len(), 4);
+    for point in points {
+        let mount = &point["figures"][1];
+        assert_eq!(mount["target"], "mount", "{point}");
+        assert_eq!(mount["share"]["of"], "pool", "{point}");
+    }
+    let output = netpipe(&["--spoil", "mount"]);
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("verify mount: byte"), "{said}");
+    place.nothing_left();
+}

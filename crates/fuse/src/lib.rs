@@ -27,8 +27,10 @@ mod shared;
 mod statistics;
 mod tuning;
 mod workers;
+mod yardstick;
 
 pub use lanes::Requests;
 pub use session::{MountOptions, Session, mount, serve};
 pub use statistics::{FileStatistics, OperationStatistics, PATHS_MAX, Statistics};
 pub use tuning::Rule;
+pub use yardstick::Yardstick;

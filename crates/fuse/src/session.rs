@@ -91,7 +91,7 @@ fn start(
     }
     .min(THREADS_MAX);
     let lanes = options.by_io_uring.then_some(threads);
-    let lanes = workers::begin(&shared, &device, lanes)?;
+    let lanes = workers::begin(shared.wishes(), &device, lanes)?;
     // Nobody else sets it.
     let _ = shared.device.set(device.clone());
     let by_io_uring = lanes.is_some();

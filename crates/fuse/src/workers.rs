@@ -20,7 +20,7 @@ use std::thread::Thread;
 use weir_core::copying::PAGE_BYTES;
 
 /// Threads that wait at the device. The second is there when the first has got something to do.
-const WAITING_MAX: usize = 2;
+pub(crate) const WAITING_MAX: usize = 2;
 
 /// Serves a mount until it ends. Where there are lanes, little comes by the device.
 pub(crate) fn serve(
@@ -88,10 +88,10 @@ pub(crate) fn understand(message: &[u8]) -> Result<(Header, Operation<'_>), Opti
     }
 }
 
-/// Agrees with the kernel on how a mount is to work: its first request. Gives the lanes by which the
+/// Agrees with the kernel on how a mount is to work: its first request. `wishes` are of [`init`]. Gives the lanes by which the
 /// others are to come, to be opened; `lanes`: for about so many threads, or none.
 pub(crate) fn begin(
-    shared: &Shared,
+    wishes: u64,
     device: &Arc<Device>,
     lanes: Option<usize>,
 ) -> io::Result<Option<Lanes>> {
@@ -117,7 +117,7 @@ pub(crate) fn begin(
             return Err(io::Error::new(io::ErrorKind::Unsupported, cause));
         }
         // What this kernel does not have, we do without.
-        let mut agreed = (shared.wishes() | init::EXT) & flags;
+        let mut agreed = (wishes | init::EXT) & flags;
         // The kernel looks at its leave when it has the answer: until then it is kept.
         let threads = lanes.filter(|_| minor >= MINOR_URING);
         let leave = threads.and_then(|threads| Some((threads, Leave::take()?)));
@@ -136,15 +136,15 @@ pub(crate) fn begin(
 }
 
 /// Where requests are received: so that a write's data begins at a page.
-struct Inbox(Buffer);
+pub(crate) struct Inbox(Buffer);
 
 impl Inbox {
-    fn new() -> io::Result<Inbox> {
+    pub(crate) fn new() -> io::Result<Inbox> {
         let length = PAGE_BYTES + REQUEST_BYTES_MAX as usize;
         Buffer::new(PAGE_BYTES, length).map(Inbox)
     }
 
-    fn room(&mut self) -> &mut [u8] {
+    pub(crate) fn room(&mut self) -> &mut [u8] {
         &mut self.0[PAGE_BYTES - WRITE_HEAD_BYTES..]
     }
 }

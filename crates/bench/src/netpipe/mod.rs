@@ -19,7 +19,7 @@ use clap::{Args, ValueEnum};
 use measure::{Mode, Subject, Verdict};
 use report::{Report, Settings};
 use std::path::PathBuf;
-use target::{Calls, PoolFile, PosixFile, Target};
+use target::{Calls, MountedFile, PoolFile, PosixFile, Target};
 use weir_core::error::{Code, Error, Result};
 use weir_core::layout::{Layout, Member};
 use weir_core::types::{Incarnation, TargetId};
@@ -127,6 +127,8 @@ enum On {
     Pool,
     /// The bare wire, in the same pattern
     Tcp,
+    /// A FUSE mount that keeps its file in its own memory: what the kernel allows one
+    Mount,
 }
 
 impl On {
@@ -134,6 +136,7 @@ impl On {
         match self {
             On::Pool => "pool",
             On::Tcp => "tcp",
+            On::Mount => "mount",
         }
     }
 }
@@ -307,6 +310,10 @@ impl Arguments {
             let name = format!("{name}-{kind}{index}");
             let file = PosixFile::make(directory, &name, self.direct, calls)?;
             add(format!("{kind}:{}", directory.display()), Box::new(file));
+        }
+        if self.targets.contains(&On::Mount) {
+            let mount = MountedFile::make(file_size, &format!("{name}-mount"))?;
+            add(On::Mount.name().to_owned(), Box::new(mount));
         }
         if subjects.is_empty() {
             return Err(wrong("--targets", "nothing to measure".to_owned()));

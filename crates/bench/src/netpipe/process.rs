@@ -3,9 +3,11 @@
 use super::wire;
 use crate::process::{Child, announce, listen, wait_for_end};
 use std::io::BufRead;
+use std::path::{Path, PathBuf};
 use weir_core::auth::Secret;
 use weir_core::config::Timing;
 use weir_core::error::{Code, Error, Result};
+use weir_fuse::Yardstick;
 use weir_net::{Transport, tcp};
 use weir_server::{Server, ServerOptions};
 
@@ -26,11 +28,17 @@ pub(super) fn wire(memory: u64) -> Result<Child> {
     Child::start(&format!("wire:{memory}"), "")
 }
 
+/// A mount at a directory, which has a file of this size in its own memory.
+pub(super) fn mount(memory: u64, directory: &Path) -> Result<Child> {
+    Child::start(&format!("mount:{memory}"), &directory.to_string_lossy())
+}
+
 /// What this process is to be, if it was started by [`Child`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     Pool { memory: u64 },
     Wire { memory: u64 },
+    Mount { memory: u64 },
 }
 
 impl std::str::FromStr for Role {
@@ -43,6 +51,7 @@ impl std::str::FromStr for Role {
         match name {
             "pool" => Ok(Role::Pool { memory }),
             "wire" => Ok(Role::Wire { memory }),
+            "mount" => Ok(Role::Mount { memory }),
             _ => Err(wrong()),
         }
     }
@@ -97,8 +106,7 @@ pub(super) fn pin(cores: Cores) -> Result<()> {
 pub(super) fn play(role: Role, transport: Transport) -> Result<()> {
     match role {
         Role::Pool { memory } => {
-            let mut line = String::new();
-            std::io::stdin().lock().read_line(&mut line).map_err(trouble)?;
+            let line = hear()?;
             let server = Server::start(ServerOptions {
                 listen: "127.0.0.1:0".to_owned(),
                 transport,
@@ -125,8 +133,25 @@ pub(super) fn play(role: Role, transport: Transport) -> Result<()> {
             });
             wait_for_end();
         }
+        Role::Mount { memory } => {
+            let directory = PathBuf::from(hear()?);
+            let mount = Yardstick::mount(&directory, memory as usize).map_err(|error| {
+                Error::because(Code::Invalid, error.to_string()).on("mount at", directory.display())
+            })?;
+            announce("mounted").map_err(trouble)?;
+            wait_for_end();
+            drop(mount);
+        }
     }
     Ok(())
+}
+
+/// What whoever started this process says first.
+fn hear() -> Result<String> {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line).map_err(trouble)?;
+    line.truncate(line.trim_end_matches('\n').len());
+    Ok(line)
 }
 
 /// Serves the bare wire to benchmarks on other machines, until it is stopped.

@@ -189,6 +189,50 @@ impl Drop for PosixFile {
     }
 }
 
+/// The file of a mount that keeps it in its own memory, in a process of its own.
+pub(super) struct MountedFile {
+    file: Option<PosixFile>,
+    mount: Option<Child>,
+    directory: PathBuf,
+}
+
+impl MountedFile {
+    /// Makes the mount, in the directory for temporary files, and the file.
+    pub(super) fn make(memory: u64, name: &str) -> Result<MountedFile> {
+        let directory = std::env::temp_dir().join(name);
+        std::fs::create_dir(&directory).map_err(|error| {
+            Error::because(Code::Invalid, error.to_string()).on("create", directory.display())
+        })?;
+        // From here on it is taken away in the end.
+        let mut made = MountedFile { file: None, mount: None, directory };
+        made.mount = Some(process::mount(memory, &made.directory)?);
+        made.file = Some(PosixFile::make(&made.directory, "file", false, Calls::Kernel)?);
+        Ok(made)
+    }
+
+    fn file(&mut self) -> &mut PosixFile {
+        self.file.as_mut().expect("it is there from the beginning to the end")
+    }
+}
+
+impl Target for MountedFile {
+    fn write(&mut self, operations: &[Extent], memory: &[u8]) -> Result<()> {
+        self.file().write(operations, memory)
+    }
+
+    fn read(&mut self, operations: &[Extent], memory: &mut [u8]) -> Result<()> {
+        self.file().read(operations, memory)
+    }
+}
+
+impl Drop for MountedFile {
+    fn drop(&mut self) {
+        // In this order; the mount's process unmounts when it ends.
+        (self.file, self.mount) = (None, None);
+        let _ = std::fs::remove_dir(&self.directory);
+    }
+}
+
 fn bare_write(file: &File, mut bytes: &[u8], mut offset: u64) -> std::io::Result<()> {
     while !bytes.is_empty() {
         let (pointer, length) = (bytes.as_ptr(), bytes.len());
