@@ -207,6 +207,26 @@ static void overtaken(void)
     EQUAL(pread(fd, other, RECORD, LENGTH + RECORD), 0);
 }
 
+/* What was written over what was read ahead, and is read again when that is not believed any more. */
+static void long_after(void)
+{
+    enum { STEP = 40 * KIB };
+    int fd = made("after", 1);
+    EQUAL(fsync(fd), 0);
+    for (off_t round = 2; round < 5; round++) {
+        for (off_t at = 0; at <= STEP; at += STEP) {
+            EQUAL(pread(fd, other, STEP, at), STEP);
+            CHECK(memcmp(other, memory + at, STEP) == 0);
+        }
+        off_t at = round * 10 * RECORD;
+        fill(memory + at, (unsigned)round, (uint64_t)at, RECORD);
+        EQUAL(pwrite(fd, memory + at, RECORD, at), RECORD);
+        usleep(150 * 1000);
+        EQUAL(pread(fd, other, STEP, 0), STEP);
+        CHECK(memcmp(other, memory, STEP) == 0);
+    }
+}
+
 static uint64_t chosen(uint64_t below)
 {
     static uint64_t state = 1;
@@ -241,6 +261,8 @@ static void to_and_fro(void)
             at += length;
         }
         if (chosen(100) == 0) EQUAL(ftruncate(fd, (off_t)size), 0);
+        /* What was read is not believed for so long. */
+        if (chosen(400) == 0) usleep(120 * 1000);
     }
     EQUAL(fsync(fd), 0);
     EQUAL(bare_pread(fd, file, ROOM, 0), size);
@@ -318,6 +340,7 @@ static const struct test tests[] = {
     {"cut", cut},
     {"changed", changed},
     {"overtaken", overtaken},
+    {"long_after", long_after},
     {"to_and_fro", to_and_fro},
     {"again", again},
     {"pauses", pauses},

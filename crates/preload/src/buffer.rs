@@ -234,6 +234,8 @@ impl Buffer {
         if let Some(read) = unsafe { ahead.read(self.half(), slices, length, at, begin) } {
             return Some(read);
         }
+        // Also where all of it was there: it may just have been given up, being too old.
+        state.behind.flush_beyond(at);
         if !state.recent.wants(length) {
             return None;
         }

@@ -525,6 +525,7 @@ fn buffers_are_moved_while_the_program_goes_on() {
         "cut",
         "changed",
         "overtaken",
+        "long_after",
         "to_and_fro",
         "again",
         "pauses",
