@@ -217,26 +217,22 @@ impl Buffer {
             return Some(length);
         }
         let taken = self.takes(length) && !ended;
-        if !taken || !state.ahead.holds(at, at + length as u64) {
-            state.behind.flush_beyond(at);
-        }
-        if !taken {
-            return None;
-        }
         let State { ahead, behind, .. } = state;
-        let begin = |memory, at| {
-            behind.flush_beyond(at);
-            description.look_again();
-            files::is_current(fd, description)
-                .then(|| Flight::begin(fd, description, Way::Read, memory, at))
-        };
-        // SAFETY: passed on.
-        if let Some(read) = unsafe { ahead.read(self.half(), slices, length, at, begin) } {
-            return Some(read);
+        if taken {
+            let begin = |memory, at| {
+                behind.flush_beyond(at);
+                description.look_again();
+                files::is_current(fd, description)
+                    .then(|| Flight::begin(fd, description, Way::Read, memory, at))
+            };
+            // SAFETY: passed on.
+            if let Some(read) = unsafe { ahead.read(self.half(), slices, length, at, begin) } {
+                return Some(read);
+            }
         }
-        // Also where all of it was there: it may just have been given up, being too old.
-        state.behind.flush_beyond(at);
-        if !state.recent.wants(length) {
+        // From the pool, then: there must be what the program has written.
+        behind.flush_beyond(at);
+        if !taken || !state.recent.wants(length) {
             return None;
         }
         // SAFETY: passed on.

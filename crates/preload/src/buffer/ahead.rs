@@ -267,11 +267,6 @@ impl<F: Fetch> Ahead<F> {
         (self.read_at, self.read_end) = (at, at + length as u64);
     }
 
-    /// Whether all of this is there.
-    pub(super) fn holds(&self, from: u64, to: u64) -> bool {
-        from >= self.first.at && to <= self.held_end()
-    }
-
     /// Forgets what was read.
     pub(super) fn forget(&mut self) {
         self.arrive();
