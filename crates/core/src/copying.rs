@@ -32,7 +32,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
         return unsafe { to.copy_from_nonoverlapping(from, length) };
     }
     // SAFETY: the caller's promise.
-    unsafe { in_lines(from, to, length, copy_line) };
+    unsafe { in_lines(from, to, length, copy_line::<false>) };
 }
 
 /// Writes bytes from `at` on, over what is there and behind its end.
@@ -62,7 +62,7 @@ pub unsafe fn copy_past_caches(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: the caller's promise.
     unsafe {
         if PASSES_CACHES {
-            in_lines(from, to, length, stream_line);
+            in_lines(from, to, length, copy_line::<true>);
         } else {
             copy(from, to, length);
         }
@@ -105,34 +105,23 @@ unsafe fn in_lines(
     }
 }
 
+/// Copies a line, all of it at once, so that it goes to memory as one: past the caches, or not.
+///
 /// # Safety
-/// As for `copy_nonoverlapping` of a line.
+/// As for `copy_nonoverlapping` of a line; `to` is a multiple of its length.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn copy_line(from: *const u8, to: *mut u8) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_store_si128};
+unsafe fn copy_line<const PAST_CACHES: bool>(from: *const u8, to: *mut u8) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_store_si128, _mm_stream_si128};
     let (from, to) = (from.cast::<__m128i>(), to.cast::<__m128i>());
     // SAFETY: the caller's promise; all of the line is read before any of it is written.
     unsafe {
         let parts = [0, 1, 2, 3].map(|k| _mm_loadu_si128(from.add(k)));
         for (k, part) in parts.into_iter().enumerate() {
-            _mm_store_si128(to.add(k), part);
-        }
-    }
-}
-
-/// # Safety
-/// As for `copy_nonoverlapping` of a line.
-#[cfg(target_arch = "x86_64")]
-#[inline(always)]
-unsafe fn stream_line(from: *const u8, to: *mut u8) {
-    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-    let (from, to) = (from.cast::<__m128i>(), to.cast::<__m128i>());
-    // SAFETY: the caller's promise. All of a line at once, so that it goes to memory as one.
-    unsafe {
-        let parts = [0, 1, 2, 3].map(|k| _mm_loadu_si128(from.add(k)));
-        for (k, part) in parts.into_iter().enumerate() {
-            _mm_stream_si128(to.add(k), part);
+            match PAST_CACHES {
+                true => _mm_stream_si128(to.add(k), part),
+                false => _mm_store_si128(to.add(k), part),
+            }
         }
     }
 }
@@ -140,13 +129,10 @@ unsafe fn stream_line(from: *const u8, to: *mut u8) {
 /// # Safety
 /// As for `copy_nonoverlapping` of a line.
 #[cfg(not(target_arch = "x86_64"))]
-unsafe fn copy_line(from: *const u8, to: *mut u8) {
+unsafe fn copy_line<const PAST_CACHES: bool>(from: *const u8, to: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe { to.copy_from_nonoverlapping(from, LINE_BYTES) };
 }
-
-#[cfg(not(target_arch = "x86_64"))]
-use copy_line as stream_line;
 
 #[cfg(test)]
 mod tests {
