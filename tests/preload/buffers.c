@@ -227,9 +227,11 @@ static void long_after(void)
     }
 }
 
+/* Where the case's random numbers begin; each history has its own. */
+static uint64_t state = 1;
+
 static uint64_t chosen(uint64_t below)
 {
-    static uint64_t state = 1;
     state = state * 6364136223846793005u + 1442695040888963407u;
     return (state >> 33) % below;
 }
@@ -268,6 +270,80 @@ static void to_and_fro(void)
     EQUAL(bare_pread(fd, file, ROOM, 0), size);
     EQUAL(pread(fd, other, size, 0), size);
     CHECK(memcmp(other, file, size) == 0);
+}
+
+/* A history of a program that pauses now and then, for about as long as what it has read is believed: rows
+   of reads, longer and shorter than what is kept around a place, forwards and backwards, and between them
+   what changes the file, by one descriptor or the other. A narrow one comes back to the same places soon. */
+static void with_pauses(const char *name, int narrow, double seconds)
+{
+    enum { ROOM = 600 * KIB };
+    unsigned char *file = calloc(1, ROOM);
+    int fds[2] = {open(name, O_CREAT | O_RDWR, 0600), open(name, O_RDWR)};
+    CHECK(file && fds[0] >= 0 && fds[1] >= 0);
+    size_t size = 0;
+    double until = now() + seconds;
+    for (unsigned step = 1; now() < until; step++) {
+        int fd = fds[chosen(4) == 0];
+        size_t length = chosen(2) ? 33 * KIB + chosen((narrow ? 30 : 60) * KIB) : 1 + chosen(6000);
+        size_t at = chosen(8) ? chosen(narrow ? 4 : 30) * 20 * KIB : chosen(ROOM);
+        uint64_t count = 1 + chosen(5), kind = chosen(16);
+        if (kind < 6) {
+            int back = chosen(4) == 0;
+            for (uint64_t i = 0; i < count && at < ROOM; i++) {
+                size_t there = at >= size ? 0 : size - at < length ? size - at : length;
+                EQUAL(pread(fd, other, length, (off_t)at), there);
+                CHECK(memcmp(other, file + at, there) == 0);
+                at = !back ? at + length : at > length ? at - length : 0;
+            }
+        } else if (kind < 12) {
+            for (uint64_t i = 0; i < count && at + length <= ROOM; i++, at += length) {
+                fill(file + at, step, at, length);
+                EQUAL(pwrite(fd, file + at, length, (off_t)at), length);
+                if (at + length > size) size = at + length;
+            }
+        } else if (kind == 12) {
+            EQUAL(fsync(fd), 0);
+        } else if (kind == 13 && chosen(4) == 0) {
+            size_t end = chosen(ROOM);
+            EQUAL(ftruncate(fd, (off_t)end), 0);
+            if (end < size) memset(file + end, 0, size - end);
+            size = end;
+        } else {
+            usleep((useconds_t)((60 + chosen(50)) * 1000));
+        }
+    }
+    EQUAL(fsync(fds[0]), 0);
+    EQUAL(bare_pread(fds[1], other, ROOM, 0), size);
+    CHECK(memcmp(other, file, size) == 0);
+}
+
+/* Many such histories at once, since they wait most of the time: each in a process that has buffers, which
+   children of fork do not. HISTORY_SECONDS makes them longer. */
+static void histories(void)
+{
+    enum { HISTORIES = 12 };
+    const char *seed = getenv("HISTORY_SEED"), *seconds = getenv("HISTORY_SECONDS");
+    if (seed) {
+        char name[40];
+        snprintf(name, sizeof name, "history %s", seed);
+        unsigned long long number = strtoull(seed, NULL, 10);
+        state = number * 0x9E3779B97F4A7C15u;
+        with_pauses(name, number % 3 != 0, seconds ? atof(seconds) : 6);
+        return;
+    }
+    pid_t children[HISTORIES];
+    for (int i = 0; i < HISTORIES; i++) {
+        children[i] = fork();
+        if (children[i] == 0) {
+            char text[20];
+            snprintf(text, sizeof text, "%d", i + 1);
+            CHECK(setenv("HISTORY_SEED", text, 1) == 0);
+            execl("/proc/self/exe", "buffers", "histories", NULL);
+            CHECK(!"exec");
+        }
+    }
+    for (int i = 0; i < HISTORIES; i++) ends_well(children[i]);
 }
 
 /* Who comes back to the same places asks the pool seldom, and what he writes there goes to it late. */
@@ -342,6 +418,7 @@ static const struct test tests[] = {
     {"overtaken", overtaken},
     {"long_after", long_after},
     {"to_and_fro", to_and_fro},
+    {"histories", histories},
     {"again", again},
     {"pauses", pauses},
     {"full", full},

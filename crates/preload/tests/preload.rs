@@ -527,6 +527,7 @@ fn buffers_are_moved_while_the_program_goes_on() {
         "overtaken",
         "long_after",
         "to_and_fro",
+        "histories",
         "again",
         "pauses",
         "full",
