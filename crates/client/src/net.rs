@@ -16,8 +16,9 @@ use weir_core::auth::ConnectionKey;
 use weir_core::config::Timing;
 use weir_core::error::{Code, Error, Result};
 use weir_core::fs::{Call, Rpc};
-use weir_core::session::{Completion, Expired, Identity, Incoming, Reply, Request, Session};
-use weir_core::slice::{Row, Slice};
+use weir_core::pending::{Pending, end};
+use weir_core::session::{Completion, Expired, Identity, Reply, Request, Session};
+use weir_core::slice::Row;
 use weir_core::types::{Now, ServerIndex, WallTime};
 use weir_core::wire::Header;
 use weir_net::{Event, Link, Payload, Placement, Poller, Received, Sink, Transport, tcp};
@@ -28,30 +29,6 @@ const TICK_MS: u64 = 50;
 /// A lock whose holder panicked: the bug has been told, and the state is whole enough to end with.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// One request under way: its buffers, and who waits for it.
-#[derive(Debug)]
-struct Pending {
-    source: Vec<Slice>,
-    sink: Vec<Slice>,
-    outcome: Mutex<Outcome>,
-}
-
-#[derive(Debug)]
-enum Outcome {
-    Awaited(Option<Waker>),
-    Ended(Result<Reply>),
-    Taken,
-}
-
-impl Pending {
-    fn end(&self, result: Result<Reply>) {
-        let before = std::mem::replace(&mut *lock(&self.outcome), Outcome::Ended(result));
-        if let Outcome::Awaited(Some(waker)) = before {
-            waker.wake();
-        }
-    }
 }
 
 /// A request's payload while it is being sent.
@@ -75,14 +52,6 @@ struct StreamState {
     connecting: bool,
     /// Asked the poller for room to send.
     wants_room: bool,
-}
-
-impl StreamState {
-    /// The request whose payload is being received.
-    fn receiving(&mut self) -> Option<Arc<Pending>> {
-        let (slot, _) = self.session.receiving()?;
-        self.session.tag(slot).cloned()
-    }
 }
 
 struct Shared {
@@ -372,7 +341,7 @@ impl Shared {
                         let error = Error::because(Code::Version, cause);
                         ended.extend(state.session.end_all(&error));
                     }
-                    match state.receiving() {
+                    match state.session.receiving_for() {
                         Some(pending) if error.code == Code::BadAddress => {
                             self.give_up(state, now_ms, &pending, &error.cause);
                             pending.end(Err(bad_memory("received into")));
@@ -487,12 +456,6 @@ pub fn bad_memory(what: &str) -> Error {
     Error::because(Code::BadAddress, cause)
 }
 
-fn end(completions: Vec<Completion<Arc<Pending>>>) {
-    for completion in completions {
-        completion.tag.end(completion.result);
-    }
-}
-
 /// Gives up the lead, also when unwinding, and finds a successor.
 struct Leadership<'a>(&'a Shared);
 
@@ -512,51 +475,12 @@ struct Receiver<'a> {
 
 impl Sink for Receiver<'_> {
     fn head(&mut self, header: Header, body: &[u8]) -> Result<Placement> {
-        match self.session.receive(self.now_ms, header, body) {
-            Incoming::Nothing | Incoming::Discard => Ok(Placement::Discard),
-            Incoming::Done(completion) => {
-                self.ended.push(completion);
-                Ok(Placement::Discard)
-            }
-            Incoming::Ready(completions) => {
-                self.ended.extend(completions);
-                Ok(Placement::Discard)
-            }
-            Incoming::Close(completions) => {
-                let cause = completions
-                    .first()
-                    .and_then(|completion| completion.result.as_ref().err())
-                    .map_or("server refused the connection", |error| error.cause.as_str());
-                let error = Error::because(Code::ServerLost, cause);
-                self.ended.extend(completions);
-                Err(error)
-            }
-            Incoming::Payload(slot) => {
-                let length = header.payload_length as usize;
-                let pending = self.session.tag(slot).map(|pending| &*pending);
-                let sink = pending.map_or(&[][..], |pending| &pending.sink);
-                let mut left = length;
-                let mut slices = Vec::with_capacity(sink.len());
-                for slice in sink {
-                    let taken = left.min(slice.length);
-                    if taken > 0 {
-                        slices.push(slice.part(0, taken));
-                    }
-                    left -= taken;
-                }
-                if left > 0 {
-                    let cause = format!("{left} bytes more than were asked for");
-                    return Err(Error::because(Code::Protocol, cause));
-                }
-                Ok(Placement::Into(slices))
-            }
-        }
+        let place = self.session.take_head(self.now_ms, header, body, self.ended)?;
+        Ok(place.map_or(Placement::Discard, Placement::Into))
     }
 
     fn payload(&mut self) -> Result<()> {
-        if let Some((slot, length)) = self.session.receiving() {
-            self.ended.extend(self.session.payload_received(self.now_ms, slot, length));
-        }
+        self.session.take_payload(self.now_ms, self.ended);
         Ok(())
     }
 }
@@ -570,12 +494,12 @@ struct Abandon<'a> {
 
 impl Drop for Abandon<'_> {
     fn drop(&mut self) {
-        if !matches!(*lock(&self.pending.outcome), Outcome::Awaited(_)) {
+        if !self.pending.is_under_way() {
             return;
         }
         let mut state = lock(&self.stream.state);
         let receiving =
-            state.receiving().is_some_and(|pending| Arc::ptr_eq(&pending, &self.pending));
+            state.session.receiving_for().is_some_and(|other| Arc::ptr_eq(&other, &self.pending));
         let in_use = |outgoing: &Outgoing| Arc::ptr_eq(&outgoing.0, &self.pending);
         let sending = state.link.as_ref().is_some_and(|link| link.sending(&in_use));
         if sending || receiving {
@@ -595,11 +519,7 @@ impl Rpc for Net {
         };
         let stream = &streams[(call.lane % streams.len() as u64) as usize];
         let payload_length = call.source.iter().map(|slice| slice.length as u32).sum();
-        let pending = Arc::new(Pending {
-            source: call.source,
-            sink: call.sink,
-            outcome: Mutex::new(Outcome::Awaited(None)),
-        });
+        let pending = Pending::new(call.source, call.sink);
         let abandon = Abandon { shared, stream, pending };
         {
             let request = Request {
@@ -625,7 +545,7 @@ impl Rpc for Net {
                 end(ended);
             }
         }
-        Ended(&abandon.pending).await
+        abandon.pending.ended().await
     }
 
     fn now(&self) -> Now {
@@ -635,24 +555,6 @@ impl Rpc for Net {
 
     async fn sleep(&self, ms: u64) {
         Sleep { shared: &self.shared, until_ms: self.shared.now_ms() + ms.max(1) }.await;
-    }
-}
-
-/// Ends when its request has ended.
-struct Ended<'a>(&'a Pending);
-
-impl Future for Ended<'_> {
-    type Output = Result<Reply>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Reply>> {
-        let mut outcome = lock(&self.0.outcome);
-        match std::mem::replace(&mut *outcome, Outcome::Taken) {
-            Outcome::Ended(result) => Poll::Ready(result),
-            _ => {
-                *outcome = Outcome::Awaited(Some(context.waker().clone()));
-                Poll::Pending
-            }
-        }
     }
 }
 

@@ -14,6 +14,7 @@ pub mod error;
 pub mod fs;
 pub mod journal;
 pub mod layout;
+pub mod pending;
 pub mod service;
 pub mod session;
 pub mod slice;

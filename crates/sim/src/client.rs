@@ -2,49 +2,25 @@
 //!
 //! [`Fs`]: weir_core::fs::Fs
 
-use crate::net::{Payload, Pending as Shared, Placement, Taker};
+use crate::net::{Payload, Placement, Taker};
 use crate::world::{Event, Job, World, lock};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use weir_core::auth::{ConnectionKey, Role};
 use weir_core::error::{Code, Error, Result};
 use weir_core::fs::{Call, Rpc};
-use weir_core::session::{Completion, Expired, Identity, Incoming, Reply, Request, Session};
-use weir_core::slice::Slice;
+use weir_core::pending::{Pending, end};
+use weir_core::session::{Completion, Expired, Identity, Reply, Request, Session};
 use weir_core::types::{ClientId, Now, ServerIndex};
 use weir_core::wire::Header;
 
 /// Deadlines are looked at so often, as in the real driver.
 const TICK_US: u64 = 50_000;
 
-/// One request under way: its buffers, and who waits for it.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) source: Vec<Slice>,
-    sink: Vec<Slice>,
-    outcome: Mutex<Outcome>,
-}
-
-#[derive(Debug)]
-enum Outcome {
-    Awaited(Option<Waker>),
-    Ended(Result<Reply>),
-    Taken,
-}
-
-impl Pending {
-    fn end(&self, result: Result<Reply>) {
-        let before = std::mem::replace(&mut *lock(&self.outcome), Outcome::Ended(result));
-        if let Outcome::Awaited(Some(waker)) = before {
-            waker.wake();
-        }
-    }
-}
-
 struct Stream {
-    session: Session<Shared>,
+    session: Session<Arc<Pending>>,
     connection: Option<u64>,
     connecting: bool,
     /// The deadline that is in the queue.
@@ -273,7 +249,7 @@ impl World {
         client: usize,
         server: usize,
         lane: u64,
-        request: Request<Shared>,
+        request: Request<Arc<Pending>>,
     ) -> usize {
         let now_ms = self.now_ms();
         let of_server = &mut self.clients[client].streams[server];
@@ -291,17 +267,13 @@ impl World {
     }
 
     /// Forgets a request whose future was dropped: its memory is not touched again.
-    fn abandon(&mut self, client: usize, server: usize, stream: usize, pending: &Shared) {
+    fn abandon(&mut self, client: usize, server: usize, stream: usize, pending: &Arc<Pending>) {
         let of_client = &mut self.clients[client].streams;
         let Some(ours) = of_client.get_mut(server).and_then(|of| of.get_mut(stream)) else {
             return;
         };
-        let is_it = |other: &Shared| Arc::ptr_eq(other, pending);
-        let receiving = ours
-            .session
-            .receiving()
-            .and_then(|(slot, _)| ours.session.tag(slot).cloned())
-            .is_some_and(|other| is_it(&other));
+        let is_it = |other: &Arc<Pending>| Arc::ptr_eq(other, pending);
+        let receiving = ours.session.receiving_for().is_some_and(|other| is_it(&other));
         ours.session.cancel(is_it);
         let sending = ours.connection.and_then(|id| self.connections.get(&id)).is_some_and(|c| {
             c.streams[0]
@@ -319,62 +291,21 @@ impl World {
     }
 }
 
-fn end(completions: Vec<Completion<Shared>>) {
-    for completion in completions {
-        completion.tag.end(completion.result);
-    }
-}
-
 /// Hands what arrives to the session, as `weir-client` does.
 struct Receiver<'a> {
-    session: &'a mut Session<Shared>,
-    ended: Vec<Completion<Shared>>,
+    session: &'a mut Session<Arc<Pending>>,
+    ended: Vec<Completion<Arc<Pending>>>,
     now_ms: u64,
 }
 
 impl Taker for Receiver<'_> {
     fn head(&mut self, header: Header, body: &[u8]) -> Result<Placement> {
-        match self.session.receive(self.now_ms, header, body) {
-            Incoming::Nothing | Incoming::Discard => Ok(Placement::Discard),
-            Incoming::Done(completion) => {
-                self.ended.push(completion);
-                Ok(Placement::Discard)
-            }
-            Incoming::Ready(completions) => {
-                self.ended.extend(completions);
-                Ok(Placement::Discard)
-            }
-            Incoming::Close(completions) => {
-                let cause = completions
-                    .first()
-                    .and_then(|completion| completion.result.as_ref().err())
-                    .map_or("server refused the connection", |error| error.cause.as_str());
-                let error = Error::because(Code::ServerLost, cause);
-                self.ended.extend(completions);
-                Err(error)
-            }
-            Incoming::Payload(slot) => {
-                let sink = self.session.tag(slot).map_or(&[][..], |pending| &pending.sink);
-                let mut left = header.payload_length as usize;
-                let mut slices = Vec::new();
-                for slice in sink {
-                    let taken = left.min(slice.length);
-                    slices.push(slice.part(0, taken));
-                    left -= taken;
-                }
-                if left > 0 {
-                    let cause = format!("{left} bytes more than were asked for");
-                    return Err(Error::because(Code::Protocol, cause));
-                }
-                Ok(Placement::Into(slices))
-            }
-        }
+        let place = self.session.take_head(self.now_ms, header, body, &mut self.ended)?;
+        Ok(place.map_or(Placement::Discard, Placement::Into))
     }
 
     fn payload(&mut self) -> Result<()> {
-        if let Some((slot, length)) = self.session.receiving() {
-            self.ended.extend(self.session.payload_received(self.now_ms, slot, length));
-        }
+        self.session.take_payload(self.now_ms, &mut self.ended);
         Ok(())
     }
 }
@@ -397,12 +328,12 @@ struct Abandon<'a> {
     rpc: &'a SimRpc,
     server: usize,
     stream: usize,
-    pending: Shared,
+    pending: Arc<Pending>,
 }
 
 impl Drop for Abandon<'_> {
     fn drop(&mut self) {
-        if matches!(*lock(&self.pending.outcome), Outcome::Awaited(_)) {
+        if self.pending.is_under_way() {
             let mut world = lock(&self.rpc.world);
             world.abandon(self.rpc.client, self.server, self.stream, &self.pending);
         }
@@ -412,11 +343,7 @@ impl Drop for Abandon<'_> {
 impl Rpc for SimRpc {
     async unsafe fn call(&self, server: ServerIndex, call: Call) -> Result<Reply> {
         let server = usize::from(server.0);
-        let pending = Arc::new(Pending {
-            source: call.source,
-            sink: call.sink,
-            outcome: Mutex::new(Outcome::Awaited(None)),
-        });
+        let pending = Pending::new(call.source, call.sink);
         let request = Request {
             kind: call.kind,
             body: call.body,
@@ -427,7 +354,7 @@ impl Rpc for SimRpc {
         };
         let stream = lock(&self.world).client_call(self.client, server, call.lane, request);
         let abandon = Abandon { rpc: self, server, stream, pending };
-        Ended(&abandon.pending).await
+        abandon.pending.ended().await
     }
 
     fn now(&self) -> Now {
@@ -438,24 +365,6 @@ impl Rpc for SimRpc {
     async fn sleep(&self, ms: u64) {
         let until_us = lock(&self.world).now_us + ms.max(1) * 1000;
         Sleep { world: &self.world, until_us, set: false }.await;
-    }
-}
-
-/// Ends when its request has ended.
-struct Ended<'a>(&'a Pending);
-
-impl Future for Ended<'_> {
-    type Output = Result<Reply>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Reply>> {
-        let mut outcome = lock(&self.0.outcome);
-        match std::mem::replace(&mut *outcome, Outcome::Taken) {
-            Outcome::Ended(result) => Poll::Ready(result),
-            _ => {
-                *outcome = Outcome::Awaited(Some(context.waker().clone()));
-                Poll::Pending
-            }
-        }
     }
 }
 

@@ -7,7 +7,6 @@
 
 use crate::rng::Rng;
 use std::collections::VecDeque;
-use std::sync::Arc;
 use weir_core::error::Result;
 use weir_core::service::storage::ReadTicket;
 use weir_core::slice::Slice;
@@ -296,6 +295,3 @@ pub(crate) struct Connection<P> {
     pub(crate) server_open: bool,
     pub(crate) at_server: Option<crate::server::AtServer>,
 }
-
-/// Shared so that a request outlives neither its call nor its frames.
-pub(crate) type Pending = Arc<crate::client::Pending>;

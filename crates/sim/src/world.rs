@@ -1,7 +1,7 @@
 //! The whole cluster: clocks, the queue of what is to come, the network between processes.
 
 use crate::client::Client;
-use crate::net::{Connection, Host, Payload, Pending, Segment, Sending, Stream};
+use crate::net::{Connection, Host, Payload, Segment, Sending, Stream};
 use crate::planted::Planted;
 use crate::rng::Rng;
 use crate::server::Server;
@@ -11,6 +11,7 @@ use std::task::{Wake, Waker};
 use weir_core::auth::Secret;
 use weir_core::config::Timing;
 use weir_core::journal::twin::Fault as FileFault;
+use weir_core::pending::Pending;
 use weir_core::types::{Now, WallTime};
 
 /// Lines of the story that are kept.
@@ -179,7 +180,7 @@ pub(crate) struct World {
     pub(crate) timing: Timing,
     pub(crate) secret: Secret,
     pub(crate) hosts: Vec<Host>,
-    pub(crate) connections: HashMap<u64, Connection<Pending>>,
+    pub(crate) connections: HashMap<u64, Connection<Arc<Pending>>>,
     next_connection: u64,
     pub(crate) servers: Vec<Server>,
     pub(crate) clients: Vec<Client>,
@@ -394,7 +395,7 @@ impl World {
         }
     }
 
-    pub(crate) fn send(&mut self, id: u64, direction: usize, frame: Sending<Pending>) {
+    pub(crate) fn send(&mut self, id: u64, direction: usize, frame: Sending<Arc<Pending>>) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.streams[direction].unsent.push_back(frame);
         }
@@ -413,7 +414,7 @@ impl World {
             if stopped {
                 return moved;
             }
-            let slices = |pending: &Pending| pending.source.clone();
+            let slices = |pending: &Arc<Pending>| pending.source.clone();
             let Some(bytes) = connection.streams[direction].next(&mut self.rng, slices) else {
                 return moved;
             };
@@ -532,13 +533,13 @@ impl World {
     }
 
     fn forget_if_closed(&mut self, id: u64) {
-        let over = |c: &Connection<Pending>| !c.client_open && !c.server_open;
+        let over = |c: &Connection<Arc<Pending>>| !c.client_open && !c.server_open;
         if self.connections.get(&id).is_some_and(over) {
             self.connections.remove(&id);
         }
     }
 
-    fn sorted(&self, wanted: impl Fn(&Connection<Pending>) -> bool) -> Vec<u64> {
+    fn sorted(&self, wanted: impl Fn(&Connection<Arc<Pending>>) -> bool) -> Vec<u64> {
         let mut ids: Vec<u64> =
             self.connections.iter().filter(|(_, c)| wanted(c)).map(|(&id, _)| id).collect();
         ids.sort_unstable();
@@ -755,7 +756,7 @@ impl World {
     }
 
     /// A frame of a client's session, with the payload of its request if there is one.
-    pub(crate) fn frame(head: Vec<u8>, payload: Option<Pending>) -> Sending<Pending> {
+    pub(crate) fn frame(head: Vec<u8>, payload: Option<Arc<Pending>>) -> Sending<Arc<Pending>> {
         let payload = payload.map_or(Payload::None, Payload::Request);
         Sending { head, payload, sent: 0 }
     }
