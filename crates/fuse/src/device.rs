@@ -11,6 +11,8 @@ use weir_core::types::Ino;
 
 /// A message from us that is no answer: pages or attributes of an inode are not true any more.
 const NOTIFY_INVALIDATE_INODE: i32 = 2;
+/// Another: a name does not lead where it led.
+const NOTIFY_INVALIDATE_NAME: i32 = 3;
 /// Another: the kernel is to send what it has cached of a file, as a request of its own.
 const NOTIFY_RETRIEVE: i32 = 5;
 /// Marks numbers of requests that the kernel makes at our wish; its own are counted up from 0.
@@ -60,6 +62,18 @@ impl Device {
         body[..8].copy_from_slice(&ino.0.to_ne_bytes());
         body[8..16].copy_from_slice(&offset.to_ne_bytes());
         (&self.0).write_vectored(&[IoSlice::new(&header), IoSlice::new(&body)]).map(drop)
+    }
+
+    /// Tells the kernel to forget where a name in a directory leads, and all that is below it and not in use.
+    /// Waits for the directory's lock, and so for whoever holds it. Fails where nothing is known of it.
+    pub(crate) fn invalidate_name(&self, directory: u64, name: &[u8]) -> io::Result<()> {
+        let header =
+            answer_header(0, -NOTIFY_INVALIDATE_NAME, ANSWER_HEADER_BYTES + 16 + name.len() + 1);
+        let mut body = [0; 16];
+        body[..8].copy_from_slice(&directory.to_ne_bytes());
+        body[8..12].copy_from_slice(&(name.len() as u32).to_ne_bytes());
+        let parts = [&header[..], &body, name, &[0]].map(IoSlice::new);
+        (&self.0).write_vectored(&parts).map(drop)
     }
 
     /// Has the kernel make a request on this thread's processor ([`Operation::Provoked`]), with nothing of that

@@ -261,6 +261,7 @@ impl Shared {
     }
 
     fn look_up(&self, request: &Header, name: &[u8], reply: Reply) {
+        self.displaced.settle();
         let who = self.who(request);
         let found = self.run(Operation::Lookup, self.lookup(&who, request.ino, name));
         self.reply_looked(request.ino, name, found, reply);

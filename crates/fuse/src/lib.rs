@@ -12,6 +12,7 @@ mod cache;
 mod credentials;
 mod device;
 mod directory;
+mod displaced;
 mod filesystem;
 mod handles;
 mod ioctl;

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use weir_core::types::Attributes;
+use weir_core::types::{Attributes, FileKind};
 
 /// Inodes that are remembered. When there are more, all are forgotten: the kernel soon looks up anew
 /// what it uses.
@@ -25,7 +25,7 @@ struct Known {
 }
 
 /// A directory, and a name in it.
-type Place = (u64, Box<[u8]>);
+pub(crate) type Place = (u64, Box<[u8]>);
 
 #[derive(Debug, Default)]
 struct Table {
@@ -63,26 +63,30 @@ impl Names {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Remembers that this is `name` in `parent`.
-    pub(crate) fn learn(&self, attributes: &Attributes, parent: u64, name: &[u8]) {
+    /// Remembers that this is `name` in `parent`. Gives the place where the kernel has it, if it is a directory
+    /// that came here from another one without the kernel's knowing.
+    pub(crate) fn learn(&self, attributes: &Attributes, parent: u64, name: &[u8]) -> Option<Place> {
         let ino = attributes.ino.0;
         let attributes = attributes.clone();
         let table = &mut *self.table();
-        let mut lookups = 1;
+        let (mut lookups, mut displaced) = (1, None);
         if let Some(entry) = table.known.get_mut(&ino) {
             entry.lookups += 1;
             if entry.parent == parent && *entry.name == *name {
                 entry.attributes = attributes;
-                return;
+                return None;
             }
             lookups = entry.lookups;
             let old = (entry.parent, entry.name.clone());
             table.leave(ino, &old);
+            let is_elsewhere = attributes.kind == FileKind::Directory && old.0 != parent;
+            displaced = is_elsewhere.then_some(old);
         } else if table.known.len() >= NAMES_MAX {
             *table = Table::default();
         }
         table.known.insert(ino, Known { parent, name: name.into(), attributes, lookups });
         table.places.insert((parent, name.into()), ino);
+        displaced
     }
 
     /// A name was moved; or, if `exchange`, two were exchanged.
@@ -154,7 +158,7 @@ impl Names {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::types::{FileKind, Ino, WallTime};
+    use weir_core::types::{Ino, WallTime};
 
     fn file(ino: u64) -> Attributes {
         Attributes {

@@ -5,6 +5,7 @@ use crate::cache::Cached;
 use crate::credentials::{self, Groups};
 use crate::device::Device;
 use crate::directory::{Directory, List, Page};
+use crate::displaced::Displaced;
 use crate::handles::Handles;
 use crate::ioctl::Lender;
 use crate::kernel::{Header, fopen};
@@ -43,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) files: Handles<Open>,
     pub(crate) directories: Handles<Directory>,
     pub(crate) names: Names,
+    pub(crate) displaced: Arc<Displaced>,
     pub(crate) pins: Pins,
     pub(crate) cached: Cached,
     /// See [`Shared::changes`].
@@ -122,6 +124,7 @@ impl Shared {
             files: Handles::new(),
             directories: Handles::new(),
             names: Names::default(),
+            displaced: Arc::default(),
             pins: Pins::default(),
             cached: Cached::default(),
             changes: AtomicU64::new(0),
@@ -242,7 +245,11 @@ impl Shared {
     ) {
         match looked {
             Ok(Looked { attributes: Some(attributes), name_believed, attributes_believed }) => {
-                self.names.learn(&attributes, parent.0, name);
+                if let Some(place) = self.names.learn(&attributes, parent.0, name)
+                    && let Some(device) = self.device.get()
+                {
+                    self.displaced.forget(device, place);
+                }
                 let believed = self.believed(&attributes, attributes_believed);
                 reply.entry(&attributes, believed, name_believed);
             }

@@ -98,6 +98,42 @@ fn directories_that_others_move_are_not_walked_by_their_old_names() {
     b.end();
 }
 
+/// A directory that another mount has moved can be moved on, and replaced, by whoever has not looked at it where it
+/// is now: the kernel must not be in the way with where it was.
+#[test]
+fn directories_that_others_have_moved_are_moved_on() {
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(1, 64 << 20);
+    let (a, b) = (pool.mount(&caching(false)), pool.mount(&caching(false)));
+    for directory in ["one", "two", "three"] {
+        fs::create_dir(a.join(directory)).unwrap();
+    }
+    for round in 0..30 {
+        // Into the directory where the kernel has it, or into another one.
+        let to = ["one", "three"][round % 2];
+        let [was, is, will_be] =
+            ["one/d", "two/d", &format!("{to}/e")].map(|name| format!("{name}{round}"));
+        fs::create_dir(a.join(&was)).unwrap();
+        fs::write(a.join(&was).join("file"), &was).unwrap();
+        fs::rename(b.join(&was), b.join(&is)).unwrap();
+        fs::rename(a.join(&is), a.join(&will_be)).unwrap();
+        for mount in [&a, &b] {
+            assert_eq!(fs::read_to_string(mount.join(&will_be).join("file")).unwrap(), was);
+            assert!(!mount.join(&was).exists() && !mount.join(&is).exists());
+        }
+        // Onto one that was moved.
+        fs::create_dir(a.join(&was)).unwrap();
+        fs::create_dir(a.join("one/new")).unwrap();
+        fs::rename(b.join(&was), b.join(&is)).unwrap();
+        fs::rename(a.join("one/new"), a.join(&is)).unwrap();
+        assert!(b.join(&is).exists() && !b.join("one/new").exists());
+    }
+    a.end();
+    b.end();
+}
+
 /// How a mount changes something, and how another one sees that it was changed.
 type Change = (&'static str, fn(&Path), fn(&Path) -> bool);
 
