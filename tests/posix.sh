@@ -204,6 +204,8 @@ own() {
 }
 mkdir "${mounts[0]}/together"
 own tests/posix/together.py ${preload:+--preload "$preload"} "${mounts[0]}/together" "${mounts[1]}/together"
+mkdir "${mounts[0]}/calm"
+own tests/posix/calm.py --seed "$fresh_seed" --rounds "$((4 * factor))" "${mounts[0]}/calm" "${mounts[1]}/calm"
 own tests/posix/large.py "${mounts[0]}/large"
 
 step "end"
