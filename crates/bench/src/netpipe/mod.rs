@@ -303,6 +303,12 @@ impl Arguments {
             let wire = wire::Wire::connect(&addresses, self.connections, layout, transfer_size)?;
             add("tcp".to_owned(), Box::new(Tethered { wire, _servers: children }));
         }
+        // Before files are opened: what is open when a process is started, that process could have, too, and a
+        // preload library then asks at each call what the descriptor is.
+        let mount = match self.targets.contains(&On::Mount) {
+            true => Some(MountedFile::make(file_size, &format!("{name}-mount"))?),
+            false => None,
+        };
         let posix = self.posix.iter().map(|directory| ("posix", Calls::Library, directory));
         let bare = self.bare.iter().map(|directory| ("bare", Calls::Kernel, directory));
         for (index, (kind, calls, directory)) in posix.chain(bare).enumerate() {
@@ -311,8 +317,7 @@ impl Arguments {
             let file = PosixFile::make(directory, &name, self.direct, calls)?;
             add(format!("{kind}:{}", directory.display()), Box::new(file));
         }
-        if self.targets.contains(&On::Mount) {
-            let mount = MountedFile::make(file_size, &format!("{name}-mount"))?;
+        if let Some(mount) = mount {
             add(On::Mount.name().to_owned(), Box::new(mount));
         }
         if subjects.is_empty() {
