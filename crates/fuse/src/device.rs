@@ -43,37 +43,42 @@ impl Device {
 
     /// Answers a request. An answer that nobody waits for any more is no failure.
     pub(crate) fn answer(&self, unique: u64, error: i32, parts: &[&[u8]]) {
+        if let Err(error) = self.send(unique, error, parts) {
+            untold(unique, &error);
+        }
+    }
+
+    /// Tells the kernel something that is no answer.
+    fn notify(&self, what: i32, parts: &[&[u8]]) -> io::Result<()> {
+        self.send(0, -what, parts)
+    }
+
+    fn send(&self, unique: u64, error: i32, parts: &[&[u8]]) -> io::Result<()> {
         let length = ANSWER_HEADER_BYTES + parts.iter().map(|part| part.len()).sum::<usize>();
         let header = answer_header(unique, error, length);
         let mut slices = [IoSlice::new(&header); 4];
         for (slice, part) in slices[1..].iter_mut().zip(parts) {
             *slice = IoSlice::new(part);
         }
-        if let Err(error) = (&self.0).write_vectored(&slices[..=parts.len()]) {
-            untold(unique, &error);
-        }
+        (&self.0).write_vectored(&slices[..=parts.len()]).map(drop)
     }
 
     /// Tells the kernel that its attributes of an inode are not true any more, and its pages from
     /// `offset` on if that is not negative. Fails where nothing is cached.
     pub(crate) fn invalidate(&self, ino: Ino, offset: i64) -> io::Result<()> {
-        let header = answer_header(0, -NOTIFY_INVALIDATE_INODE, ANSWER_HEADER_BYTES + 24);
         let mut body = [0; 24];
         body[..8].copy_from_slice(&ino.0.to_ne_bytes());
         body[8..16].copy_from_slice(&offset.to_ne_bytes());
-        (&self.0).write_vectored(&[IoSlice::new(&header), IoSlice::new(&body)]).map(drop)
+        self.notify(NOTIFY_INVALIDATE_INODE, &[&body])
     }
 
     /// Tells the kernel to forget where a name in a directory leads, and all that is below it and not in use.
     /// Waits for the directory's lock, and so for whoever holds it. Fails where nothing is known of it.
     pub(crate) fn invalidate_name(&self, directory: u64, name: &[u8]) -> io::Result<()> {
-        let header =
-            answer_header(0, -NOTIFY_INVALIDATE_NAME, ANSWER_HEADER_BYTES + 16 + name.len() + 1);
         let mut body = [0; 16];
         body[..8].copy_from_slice(&directory.to_ne_bytes());
         body[8..12].copy_from_slice(&(name.len() as u32).to_ne_bytes());
-        let parts = [&header[..], &body, name, &[0]].map(IoSlice::new);
-        (&self.0).write_vectored(&parts).map(drop)
+        self.notify(NOTIFY_INVALIDATE_NAME, &[&body, name, &[0]])
     }
 
     /// Has the kernel make a request on this thread's processor ([`Operation::Provoked`]), with nothing of that
@@ -82,11 +87,10 @@ impl Device {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         // Odd numbers would be those of interrupts.
         let unique = AT_OUR_WISH | COUNT.fetch_add(2, Ordering::Relaxed);
-        let header = answer_header(0, -NOTIFY_RETRIEVE, ANSWER_HEADER_BYTES + 32);
         let mut body = [0; 32];
         body[..8].copy_from_slice(&unique.to_ne_bytes());
         body[8..16].copy_from_slice(&file.0.to_ne_bytes());
-        (&self.0).write_vectored(&[IoSlice::new(&header), IoSlice::new(&body)]).map(drop)
+        self.notify(NOTIFY_RETRIEVE, &[&body])
     }
 }
 

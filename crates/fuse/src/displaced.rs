@@ -4,8 +4,7 @@
 
 use crate::device::Device;
 use crate::names::Place;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long the answer waits that tells the new place. Whoever waits for it may hold the lock of the old
@@ -19,16 +18,19 @@ const PLACES_MAX: usize = 16;
 /// The places that the kernel is being made to forget.
 #[derive(Debug, Default)]
 pub(crate) struct Displaced {
-    places: AtomicUsize,
-    turn: Mutex<()>,
+    count: Mutex<usize>,
     fewer: Condvar,
 }
 
 impl Displaced {
+    fn count(&self) -> MutexGuard<'_, usize> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Has the kernel forget a place.
     pub(crate) fn forget(self: &Arc<Self>, device: &Arc<Device>, place: Place) {
-        if self.places.fetch_add(1, Ordering::AcqRel) >= PLACES_MAX {
-            self.places.fetch_sub(1, Ordering::AcqRel);
+        let mut count = self.count();
+        if *count >= PLACES_MAX {
             return;
         }
         let (this, device) = (self.clone(), device.clone());
@@ -36,26 +38,21 @@ impl Displaced {
         let forget = move || {
             // Fails where it is forgotten already.
             let _ = device.invalidate_name(place.0, &place.1);
-            let _turn = this.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            this.places.fetch_sub(1, Ordering::AcqRel);
+            *this.count() -= 1;
             this.fewer.notify_all();
         };
-        if std::thread::Builder::new().name("weir-displaced".to_owned()).spawn(forget).is_err() {
-            self.places.fetch_sub(1, Ordering::AcqRel);
+        if std::thread::Builder::new().name("weir-displaced".to_owned()).spawn(forget).is_ok() {
+            *count += 1;
+            self.wait(count, FORGET_MAX);
         }
-        self.wait(FORGET_MAX);
     }
 
     /// Before a lookup: waits, for a moment, until the kernel has forgotten what it is to forget.
     pub(crate) fn settle(&self) {
-        self.wait(SETTLE_MAX);
+        self.wait(self.count(), SETTLE_MAX);
     }
 
-    fn wait(&self, at_most: Duration) {
-        let is_busy = |_: &mut ()| self.places.load(Ordering::Acquire) > 0;
-        if is_busy(&mut ()) {
-            let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-            drop(self.fewer.wait_timeout_while(turn, at_most, is_busy));
-        }
+    fn wait(&self, count: MutexGuard<'_, usize>, at_most: Duration) {
+        drop(self.fewer.wait_timeout_while(count, at_most, |count| *count > 0));
     }
 }

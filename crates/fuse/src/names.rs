@@ -206,6 +206,20 @@ mod tests {
         assert_eq!(names.path(77), "inode 77");
     }
 
+    #[test]
+    fn what_came_from_another_directory_is_told() {
+        let names = Names::default();
+        for (one, displaced) in [(directory(5), true), (file(6), false)] {
+            assert_eq!(names.learn(&one, 2, b"a"), None);
+            assert_eq!(names.learn(&one, 2, b"b"), None);
+            let old = displaced.then(|| (2, Box::from(&b"b"[..])));
+            assert_eq!(names.learn(&one, 3, b"b"), old);
+            // The kernel moves this itself.
+            names.moved((3, b"b"), (4, b"c"), false);
+            assert_eq!(names.learn(&one, 4, b"c"), None);
+        }
+    }
+
     fn directory(ino: u64) -> Attributes {
         Attributes { kind: FileKind::Directory, ..file(ino) }
     }
