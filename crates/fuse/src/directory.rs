@@ -19,6 +19,9 @@ const NEXT_PAGE: u32 = ENTRIES_PER_REPLY_MAX as u32;
 /// The same where attributes are wanted, which may not be believed for long.
 const NEXT_PAGE_KNOWN: u32 = 256;
 
+/// What came when a directory was opened is not listed later than this: others may have changed it.
+const FIRST_PAGE_KEPT: Duration = Duration::from_millis(5);
+
 /// Cookie of `.`; `..` and the first name follow.
 const DOT: u64 = 1;
 const DOT_DOT: u64 = 2;
@@ -41,8 +44,8 @@ enum Known {
     /// It may not be believed.
     Nothing,
     /// The attributes that came with them may be believed until then, and the names; unless this mount
-    /// itself has changed anything since it had made so many changes.
-    Until { names: Instant, attributes: Instant, changes: u64 },
+    /// itself has changed anything since.
+    Until { names: Instant, attributes: Instant },
 }
 
 impl Page {
@@ -52,27 +55,24 @@ impl Page {
         Page { entries, end, known: Known::NotAsked }
     }
 
-    /// What was answered just now to a question that was asked when this mount had made so many changes.
-    pub(crate) fn looked_through(looked: LookedThrough, changes: u64) -> Page {
+    /// What was answered just now.
+    pub(crate) fn looked_through(looked: LookedThrough) -> Page {
         let LookedThrough { entries, end, names_believed, attributes_believed } = looked;
         let now = Instant::now();
         let known = match entries.iter().any(|(_, attributes)| attributes.is_some()) {
             false => Known::Nothing,
-            true => Known::Until {
-                names: now + names_believed,
-                attributes: now + attributes_believed,
-                changes,
-            },
+            true => {
+                Known::Until { names: now + names_believed, attributes: now + attributes_believed }
+            }
         };
         Page { entries, end, known }
     }
 
     /// How long names and attributes may still be believed. None: they may not.
-    fn believed(&self, changes: u64) -> Option<(Duration, Duration)> {
-        let Known::Until { names, attributes, changes: then } = self.known else { return None };
+    fn believed(&self) -> Option<(Duration, Duration)> {
+        let Known::Until { names, attributes } = self.known else { return None };
         let now = Instant::now();
-        (changes == then && now < attributes)
-            .then(|| (names.saturating_duration_since(now), attributes - now))
+        (now < attributes).then(|| (names.saturating_duration_since(now), attributes - now))
     }
 }
 
@@ -107,41 +107,52 @@ struct Cursor {
     ends: Vec<usize>,
     /// Entries at hand.
     page: Page,
+    /// How many changes this mount had made when it asked for them.
+    changes: u64,
     /// Cookie of the first of them.
     page_cookie: u64,
-    /// Whether the kernel has none of them yet: then they may serve as a new beginning.
-    fresh: bool,
+    /// When they came with the opening, if no listing has begun with them yet.
+    unlisted: Option<Instant>,
 }
 
 impl Directory {
-    /// Opens a directory: fails as its first listing does.
-    pub(crate) fn open(who: Credentials, ino: Ino, list: impl List) -> Result<Directory> {
+    /// Opens a directory, when this mount has made so many changes: fails as its first listing does.
+    pub(crate) fn open(
+        who: Credentials,
+        ino: Ino,
+        changes: u64,
+        list: impl List,
+    ) -> Result<Directory> {
         let mut cursor = Cursor::default();
-        cursor.fetch(b"", FIRST_PAGE, &list)?;
-        cursor.fresh = true;
+        cursor.fetch(b"", FIRST_PAGE, changes, &list)?;
+        cursor.unlisted = Some(Instant::now());
         Ok(Directory { who, ino, cursor: Mutex::new(cursor) })
     }
 
-    /// Gives entries behind a cookie (0: from the start) to `add`, which says when there is no more
-    /// room. If `changes` is given (how many this mount has made so far), attributes are wanted that may be
-    /// believed.
+    /// Gives entries behind a cookie (0: from the start, as they are now) to `add`, which says when there
+    /// is no more room. This mount has made so many `changes` so far. If `plus`, attributes are wanted that
+    /// may be believed.
     pub(crate) fn read(
         &self,
         cookie: u64,
         parent: Ino,
-        changes: Option<u64>,
+        changes: u64,
+        plus: bool,
         list: impl List,
         mut add: impl FnMut(Listed<'_>) -> bool,
     ) -> Result<()> {
+        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        if cookie == 0 {
+            cursor.begin(changes);
+        }
         let dots = [(self.ino, DOT, &b"."[..]), (parent, DOT_DOT, b"..")];
         for (ino, at, name) in dots {
             if cookie < at && add(Listed { ino, cookie: at, name, entry: None, known: None }) {
                 return Ok(());
             }
         }
-        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut next = cursor.seek(cookie, changes, &list)?;
-        let believed = changes.and_then(|changes| cursor.page.believed(changes));
+        let mut next = cursor.seek(cookie, changes, plus, &list)?;
+        let believed = if plus { cursor.believed(changes) } else { None };
         while let Some(index) = next {
             let cookie = cursor.page_cookie + index as u64;
             let (entry, attributes) = &cursor.page.entries[index];
@@ -152,7 +163,6 @@ impl Directory {
             if add(Listed { ino, cookie, name, entry: Some(entry), known }) {
                 return Ok(());
             }
-            cursor.fresh = false;
             next = match index + 1 < cursor.page.entries.len() {
                 true => Some(index + 1),
                 // What is at hand has all gone into this answer, which is enough of one.
@@ -164,27 +174,43 @@ impl Directory {
 }
 
 impl Cursor {
+    /// A listing begins: what came with the opening serves for the first one, if nothing can have changed
+    /// since. Cookies given before mean nothing any more.
+    fn begin(&mut self, changes: u64) {
+        let since = self.unlisted.take();
+        let kept = |since: Instant| since.elapsed() < FIRST_PAGE_KEPT && self.changes == changes;
+        if !since.is_some_and(kept) {
+            *self = Cursor::default();
+        }
+    }
+
+    /// How long names and attributes at hand may still be believed. None: they may not, or this mount has
+    /// changed something since it asked for them.
+    fn believed(&self, changes: u64) -> Option<(Duration, Duration)> {
+        if self.changes == changes { self.page.believed() } else { None }
+    }
+
     /// The index in the page of the entry behind a cookie; none at the directory's end. Where attributes
     /// are wanted (see [`Directory::read`]), a page that was asked for without them, or so long ago that
     /// they may not be believed any more, is asked for anew from there.
     fn seek(
         &mut self,
         cookie: u64,
-        changes: Option<u64>,
+        changes: u64,
+        plus: bool,
         list: &impl List,
     ) -> Result<Option<usize>> {
-        let limit = if changes.is_some() { NEXT_PAGE_KNOWN } else { NEXT_PAGE };
-        let serves = changes.is_none_or(|changes| match self.page.known {
-            Known::NotAsked => false,
-            Known::Nothing => true,
-            Known::Until { .. } => self.page.believed(changes).is_some(),
-        });
+        let limit = if plus { NEXT_PAGE_KNOWN } else { NEXT_PAGE };
+        let serves = !plus
+            || match self.page.known {
+                Known::NotAsked => false,
+                Known::Nothing => true,
+                Known::Until { .. } => self.believed(changes).is_some(),
+            };
         if cookie < FIRST_NAME {
-            if !self.fresh || !serves {
-                // Rewound: cookies given before mean nothing any more.
+            if self.page_cookie != FIRST_NAME || !serves {
                 *self = Cursor::default();
-                self.fetch(b"", limit, list)?;
-                self.fresh = true;
+                self.fetch(b"", limit, changes, list)?;
             }
             return Ok((!self.page.entries.is_empty()).then_some(0));
         }
@@ -203,13 +229,14 @@ impl Cursor {
         }
         let start = if given == 0 { 0 } else { self.ends[given - 1] };
         let name = self.names[start..self.ends[given]].to_vec();
-        self.fetch(&name, limit, list)?;
+        self.fetch(&name, limit, changes, list)?;
         Ok((!self.page.entries.is_empty()).then_some(0))
     }
 
     /// Gets the entries behind a name and gives them cookies.
-    fn fetch(&mut self, after: &[u8], limit: u32, list: &impl List) -> Result<()> {
+    fn fetch(&mut self, after: &[u8], limit: u32, changes: u64, list: &impl List) -> Result<()> {
         self.page = list(after, limit)?;
+        self.changes = changes;
         self.page_cookie = FIRST_NAME + self.ends.len() as u64;
         for (entry, _) in &self.page.entries {
             self.names.extend_from_slice(&entry.name);
@@ -222,20 +249,33 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::cell::RefCell;
+    use std::cell::{Cell, RefCell};
     use std::collections::BTreeSet;
     use weir_core::types::FileKind;
 
-    struct Model(RefCell<BTreeSet<Vec<u8>>>);
+    struct Model {
+        names: RefCell<BTreeSet<Vec<u8>>>,
+        /// Of this mount.
+        changes: Cell<u64>,
+    }
 
     impl Model {
         fn new(count: usize) -> Model {
-            Model(RefCell::new((0..count).map(|i| format!("{i:05}").into_bytes()).collect()))
+            let names = (0..count).map(|i| format!("{i:05}").into_bytes()).collect();
+            Model { names: RefCell::new(names), changes: Cell::new(0) }
+        }
+
+        fn insert(&self, name: &str) {
+            self.names.borrow_mut().insert(name.as_bytes().to_vec());
+        }
+
+        fn remove(&self, name: &str) -> bool {
+            self.names.borrow_mut().remove(name.as_bytes())
         }
 
         fn list(&self) -> impl List + '_ {
             |after: &[u8], limit: u32| {
-                let names = self.0.borrow();
+                let names = self.names.borrow();
                 let behind: Vec<_> = names.iter().filter(|name| name.as_slice() > after).collect();
                 let entry = |name: &&Vec<u8>| Entry {
                     name: (*name).clone(),
@@ -243,13 +283,14 @@ mod tests {
                     kind: FileKind::Regular,
                 };
                 let end = behind.len() <= limit as usize;
-                Ok(Page::of_names(behind.iter().take(limit as usize).map(entry).collect(), end))
+                let entries = behind.iter().take(limit as usize).map(entry).collect();
+                Ok(Page::of_names(entries, end))
             }
         }
 
         fn open(&self) -> Directory {
             let who = Credentials { uid: 0, gid: 0, groups: vec![] };
-            Directory::open(who, Ino(5), self.list()).unwrap()
+            Directory::open(who, Ino(5), self.changes.get(), self.list()).unwrap()
         }
     }
 
@@ -263,7 +304,8 @@ mod tests {
             got.push((listed.cookie, String::from_utf8(listed.name.to_vec()).unwrap()));
             false
         };
-        directory.read(cookie, Ino(1), None, model.list(), add).unwrap();
+        let changes = model.changes.get();
+        directory.read(cookie, Ino(1), changes, false, model.list(), add).unwrap();
         got
     }
 
@@ -301,11 +343,11 @@ mod tests {
             let Some(last) = got.last() else { break };
             cookie = last.0;
             for (_, name) in got {
-                seen += usize::from(model.0.borrow_mut().remove(name.as_bytes()));
+                seen += usize::from(model.remove(&name));
             }
         }
         assert_eq!(seen, 2500);
-        assert!(model.0.borrow().is_empty());
+        assert!(model.names.borrow().is_empty());
     }
 
     #[test]
@@ -318,7 +360,7 @@ mod tests {
         for _ in 0..30 {
             at = read(&model, &directory, at, 100).last().unwrap().0;
         }
-        model.0.borrow_mut().remove(name.as_bytes());
+        model.remove(&name);
         let next = read(&model, &directory, cookie, 1);
         assert_eq!(next[0].1, "00038");
         // And the one that the listing had come to is not moved by that.
@@ -328,12 +370,30 @@ mod tests {
 
     #[test]
     fn a_rewound_listing_sees_what_is_new() {
+        for (count, room) in [(0, 100), (0, 1), (10, 100), (10, 1), (3000, 500)] {
+            let model = Model::new(count);
+            let directory = model.open();
+            for round in 0..3 {
+                assert_eq!(read_all(&model, &directory, room).len(), count + 2 + round);
+                model.insert(&format!("new {round}"));
+            }
+            let stray = directory.read(1 << 40, Ino(1), 0, false, model.list(), |_| true);
+            assert_eq!(stray.unwrap_err().code, Code::Invalid);
+        }
+    }
+
+    #[test]
+    fn what_came_with_the_opening_is_listed_only_if_it_is_still_true() {
         let model = Model::new(10);
+        // Changed by this mount.
         let directory = model.open();
-        assert_eq!(read_all(&model, &directory, 100).len(), 12);
-        model.0.borrow_mut().insert(b"new".to_vec());
+        model.insert("new");
+        model.changes.set(1);
         assert_eq!(read_all(&model, &directory, 100).len(), 13);
-        let stray = directory.read(1 << 40, Ino(1), None, model.list(), |_| true);
-        assert_eq!(stray.unwrap_err().code, Code::Invalid);
+        // Changed by another one, a while ago.
+        let directory = model.open();
+        model.insert("newer");
+        std::thread::sleep(FIRST_PAGE_KEPT);
+        assert_eq!(read_all(&model, &directory, 100).len(), 14);
     }
 }

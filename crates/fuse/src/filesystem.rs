@@ -518,7 +518,8 @@ impl Shared {
         let (who, ino) = (self.who(request), request.ino);
         let begun = Instant::now();
         // Many are read by who then looks at each entry: the kernel tells with the next request.
-        let opened = Directory::open(who.clone(), ino, self.look_through(&who, ino));
+        let opened =
+            Directory::open(who.clone(), ino, self.changes(), self.look_through(&who, ino));
         self.counters.operation(Operation::OpenDirectory, begun.elapsed(), opened.is_err());
         match opened {
             Ok(directory) => reply.opened(self.directories.insert(directory), 0),
@@ -545,12 +546,10 @@ impl Shared {
             }
             full
         };
+        let changes = self.changes();
         let read = match plus {
-            true => {
-                let changes = Some(self.changes());
-                directory.read(offset, parent, changes, self.look_through(who, ino), add)
-            }
-            false => directory.read(offset, parent, None, self.list(who, ino), add),
+            true => directory.read(offset, parent, changes, plus, self.look_through(who, ino), add),
+            false => directory.read(offset, parent, changes, plus, self.list(who, ino), add),
         };
         self.counters.operation(Operation::ReadDirectory, begun.elapsed(), read.is_err());
         match read {

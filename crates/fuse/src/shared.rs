@@ -449,9 +449,8 @@ impl Shared {
     /// As [`Shared::list`], with attributes where they may be believed.
     pub(crate) fn look_through(&self, who: &Credentials, ino: Ino) -> impl List {
         move |after: &[u8], limit| {
-            let changes = self.changes();
             let looked = self.pool.run(self.fs().look_through(who, ino, after, limit));
-            or_empty(looked.map(|looked| Page::looked_through(looked, changes)))
+            or_empty(looked.map(Page::looked_through))
         }
     }
 }

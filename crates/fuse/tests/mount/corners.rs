@@ -4,7 +4,7 @@
 use crate::common::{TestPool, c_path, check, errno, fuse_works, is_root, on_mount, pattern};
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -124,6 +124,31 @@ fn what_has_no_names_is_still_there_for_who_has_it_open() {
         fs::remove_file(mount.join("f")).unwrap();
         let metadata = handle.metadata().unwrap();
         assert_eq!((metadata.nlink(), metadata.len()), (0, 5));
+    });
+}
+
+/// Whoever has a directory open lists it again and again, as `find` and Python do.
+#[test]
+fn a_directory_that_is_open_lists_what_is_there_now() {
+    on_mount(|mount| {
+        let directory = File::open(mount.join(".")).unwrap();
+        let list = || {
+            let again = directory.try_clone().unwrap();
+            // SAFETY: the descriptor is the stream's from here on; the entries stay until it is closed.
+            unsafe {
+                let stream = libc::fdopendir(again.into_raw_fd());
+                libc::rewinddir(stream);
+                let count = std::iter::from_fn(|| libc::readdir(stream).as_ref()).count();
+                libc::closedir(stream);
+                count - 2
+            }
+        };
+        for count in 0..3 {
+            assert_eq!(list(), count);
+            fs::write(mount.join(count.to_string()), b"").unwrap();
+        }
+        fs::remove_file(mount.join("0")).unwrap();
+        assert_eq!(list(), 2);
     });
 }
 
