@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use weir_client::Net;
 use weir_client::lending::LEND;
 use weir_core::config::NAME_BYTES_MAX;
-use weir_core::error::{Code, Error};
+use weir_core::error::{Code, Error, Result};
 use weir_core::fs::File;
 use weir_core::layout::Extent;
-use weir_core::types::{Attributes, FileKind, Ino};
+use weir_core::types::{Attributes, Credentials, FileKind, Ino};
 use weir_core::wire::meta::{Changes, Place, SetTime};
 
 /// Largest read and write that the kernel makes of us in one request: bytes.
@@ -273,18 +273,21 @@ impl Shared {
     }
 
     fn attributes(&self, request: &Header, reply: Reply) {
-        let (who, ino) = (self.who(request), request.ino);
-        let attributes = async {
-            match self.fs().look_at(&who, ino).await {
-                // The pool keeps what has no names as long as a handle of its own is open. Fifos,
-                // directories and what was opened with O_PATH have none.
-                Err(error) if error.code == Code::NotFound => {
-                    self.names.remains(ino.0).map(unbelieved).ok_or(error)
-                }
-                found => found,
+        let who = self.who(request);
+        let found = self.run(Operation::Attributes, self.look_at(&who, request.ino));
+        self.reply_attributes(found, reply);
+    }
+
+    /// Attributes, and how long they may be believed.
+    async fn look_at(&self, who: &Credentials, ino: Ino) -> Result<(Attributes, Duration)> {
+        match self.fs().look_at(who, ino).await {
+            // The pool keeps what has no names as long as a handle of its own is open. Fifos,
+            // directories and what was opened with O_PATH have none.
+            Err(error) if error.code == Code::NotFound => {
+                self.names.remains(ino.0).map(unbelieved).ok_or(error)
             }
-        };
-        self.reply_attributes(self.run(Operation::Attributes, attributes), reply);
+            found => found,
+        }
     }
 
     fn set_attributes(&self, request: &Header, wish: SetAttributes, reply: Reply) {
@@ -579,7 +582,7 @@ impl Shared {
     fn access(&self, request: &Header, mask: u32, reply: Reply) {
         let (who, ino) = (self.who(request), request.ino);
         let access = async {
-            let attributes = self.fs().attributes(&who, ino).await?;
+            let (attributes, _) = self.look_at(&who, ino).await?;
             // The bits of access(2) are those of a permission triple.
             match attributes.allow(&who, mask) {
                 true => Ok(()),

@@ -6,6 +6,7 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -117,6 +118,10 @@ fn what_has_no_names_is_still_there_for_who_has_it_open() {
         let inside = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string());
         assert_eq!(fs::read_dir(&inside).unwrap().count(), 0);
         assert_eq!(errno(File::create(inside.join("f"))), libc::ENOENT);
+        let (fd, mut in_it) = (directory.as_raw_fd(), Command::new("/bin/true"));
+        // SAFETY: a system call, between fork and execution.
+        unsafe { in_it.pre_exec(move || check(libc::fchdir(fd)).map(drop)) };
+        assert!(in_it.status().unwrap().success());
 
         fs::write(mount.join("f"), b"12345").unwrap();
         let handle =
