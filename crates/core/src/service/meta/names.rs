@@ -307,6 +307,11 @@ impl MetaService {
             };
         }
         let target = txn.name(to.directory, to_name).await?;
+        match target {
+            Some(_) if how.no_replace => return Err(Fault::Failed(exists(to.directory, to_name))),
+            None if how.exchange => return Err(Fault::Failed(no_name(to.directory, to_name))),
+            _ => {}
+        }
         let source_is_directory = source.kind == FileKind::Directory;
         let target_is_directory = target.is_some_and(|it| it.kind == FileKind::Directory);
         if from.slash && !source_is_directory {
@@ -325,9 +330,6 @@ impl MetaService {
         }
         load_named(txn, source.ino).await?;
         if let Some(target) = target {
-            if how.no_replace {
-                return Err(Fault::Failed(exists(to.directory, to_name)));
-            }
             load_named(txn, target.ino).await?;
             if target_is_directory && inside(txn, from.directory, target.ino).await? {
                 let code = if how.exchange { Code::Invalid } else { Code::NotEmpty };
@@ -337,8 +339,6 @@ impl MetaService {
                 // Two names of one file: POSIX leaves both.
                 return Ok(Fate::Stays);
             }
-        } else if how.exchange {
-            return Err(Fault::Failed(no_name(to.directory, to_name)));
         }
         let from_directory = (from.directory, txn.inode(from.directory));
         demand_removal(from_directory, (source.ino, txn.inode(source.ino)), who)?;

@@ -1098,6 +1098,7 @@ fn exchanging_names() {
     assert_eq!(bed.fails(exchange("a", "absent")), Code::NotFound);
     bed.mkdir("a/deep");
     assert_eq!(bed.fails(exchange("a", "a/deep")), Code::Invalid);
+    assert_eq!(bed.fails(exchange("a", "a/absent")), Code::NotFound);
     assert_eq!(bed.fails(exchange("a/deep", "a")), Code::Invalid);
     let both =
         MetaRequest::Rename { from: at("a"), to: at("file"), no_replace: true, exchange: true };
