@@ -324,6 +324,32 @@ static void directories(void)
     CHECK(remove(at("d/a")) == 0 && remove(at("d/e")) == 0 && rmdir(at("d")) == 0);
     REFUSED(ENOENT, opendir(at("d")) == NULL);
     REFUSED(ENOTDIR, opendir(at("s")) == NULL);
+    /* No set-group-id by mkdir. */
+    struct stat made;
+    CHECK(mkdir(at("d"), 07700) == 0 && stat(at("d"), &made) == 0 && (made.st_mode & 07777) == 01700);
+    /* What is no file, and what is opened for its path alone, says so each time. */
+    char memory[8];
+    int fd = open(at("d"), O_RDONLY), path = open(at("s"), O_PATH), both = open(at("d"), O_PATH);
+    for (int round = 0; round < 2; round++) {
+        REFUSED(EISDIR, read(fd, memory, 8) == -1);
+        REFUSED(EBADF, write(fd, memory, 8) == -1);
+        REFUSED(EBADF, pwrite(fd, memory, 0, 0) == -1);
+        REFUSED(EBADF, read(path, memory, 8) == -1);
+        REFUSED(EBADF, write(path, memory, 8) == -1);
+        REFUSED(EBADF, lseek(path, 0, SEEK_END) == -1);
+        REFUSED(EBADF, read(both, memory, 8) == -1);
+    }
+    REFUSED(EINVAL, ftruncate(fd, 0) == -1);
+    REFUSED(EBADF, ftruncate(path, 0) == -1);
+    REFUSED(EBADF, ftruncate(both, 0) == -1);
+    REFUSED(EBADF, fchmod(path, 0700) == -1);
+    REFUSED(EBADF, fchown(path, 0, 0) == -1);
+    REFUSED(EBADF, fdopendir(both) == NULL);
+    REFUSED(ENOTDIR, fdopendir(path) == NULL);
+    REFUSED(ENOTDIR, openat(path, "x", O_RDONLY) == -1);
+    CHECK(fstat(path, &made) == 0 && S_ISREG(made.st_mode) && (made = (struct stat){0}, fstat(both, &made) == 0));
+    CHECK(mkdirat(both, "e", 0700) == 0 && unlinkat(fd, "e", AT_REMOVEDIR) == 0);
+    CHECK(close(fd) == 0 && close(path) == 0 && close(both) == 0 && rmdir(at("d")) == 0);
     /* The C library's own are not disturbed. */
     directory = opendir("/");
     CHECK(directory != NULL && readdir(directory) != NULL && closedir(directory) == 0);

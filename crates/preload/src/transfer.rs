@@ -102,7 +102,7 @@ pub(crate) unsafe fn transfer(
     kernel: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
     if files::is_foreign(fd) || !process::attends() {
-        return kernel();
+        return alone::judged(fd, way, kernel());
     }
     process::may_be_cancelled();
     // SAFETY: passed on.
@@ -113,7 +113,7 @@ pub(crate) unsafe fn transfer(
             }
             result
         }
-        Err(kernel) => kernel(),
+        Err(kernel) => alone::judged(fd, way, kernel()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the pool says of its files: sizes, times, modes; and what changes them.
 
 use super::names::named;
-use super::{answer, handle, told, who};
+use super::{answer, handle, is_path, told, who};
 use crate::buffer;
 use crate::engine::Engine;
 use crate::reach;
@@ -113,6 +113,18 @@ fn held(
     }
 }
 
+/// Changes the inode that a descriptor stands for: not by one that was opened for its path alone.
+fn change_held(
+    fd: c_int,
+    next: impl FnOnce() -> c_int,
+    changes: impl FnOnce() -> Result<Changes>,
+) -> c_int {
+    held(fd, next, |engine, ino| match is_path(fd) {
+        false => change(engine, ino, changes()?),
+        true => Err(Error::new(Code::BadHandle)),
+    })
+}
+
 fn looked(
     at: c_int,
     path: *const c_char,
@@ -211,10 +223,14 @@ fn cut(engine: &Engine, ino: Ino, size: off_t) -> Result<c_int> {
 
 fn cut_held(fd: c_int, size: off_t, next: impl FnOnce() -> c_int) -> c_int {
     held(fd, next, |engine, _| {
-        let file = super::file(fd)?;
-        if !file.mode().write {
-            return Err(Error::new(Code::Invalid));
-        }
+        let file = match super::file(fd) {
+            _ if is_path(fd) => return Err(Error::new(Code::BadHandle)),
+            Ok(file) if file.mode().write => file,
+            Ok(_) | Err(Error { code: Code::IsDirectory, .. }) => {
+                return Err(Error::new(Code::Invalid));
+            }
+            Err(error) => return Err(error),
+        };
         let size = u64::try_from(size).map_err(|_| Error::new(Code::Invalid))?;
         engine.pool.run(file.truncate(size)).map(|()| 0)
     })
@@ -255,7 +271,7 @@ interpose! {
     fn chmod(path: *const c_char, mode: mode_t) -> c_int,
         |next| inode(HERE, path, 0, next, |engine, found| change(engine, found.ino, modes(mode)));
     fn fchmod(fd: c_int, mode: mode_t) -> c_int,
-        |next| held(fd, next, |engine, ino| change(engine, ino, modes(mode)));
+        |next| change_held(fd, next, || Ok(modes(mode)));
     fn fchmodat(at: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int,
         |next| inode(at, path, flags, next, |engine, found| change(engine, found.ino, modes(mode)));
     fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int,
@@ -263,20 +279,20 @@ interpose! {
     fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int,
         |next| inode(HERE, path, ITSELF, next, |engine, found| change(engine, found.ino, owners(uid, gid)));
     fn fchown(fd: c_int, uid: uid_t, gid: gid_t) -> c_int,
-        |next| held(fd, next, |engine, ino| change(engine, ino, owners(uid, gid)));
+        |next| change_held(fd, next, || Ok(owners(uid, gid)));
     fn fchownat(at: c_int, path: *const c_char, uid: uid_t, gid: gid_t, flags: c_int) -> c_int,
         |next| inode(at, path, flags, next, |engine, found| change(engine, found.ino, owners(uid, gid)));
 
     fn utimensat(at: c_int, path: *const c_char, given: *const timespec, flags: c_int) -> c_int,
         // Without a path it is about the descriptor.
         |next| match path.is_null() {
-            true => held(at, next, |engine, ino| change(engine, ino, times(given)?)),
+            true => change_held(at, next, || times(given)),
             false => inode(at, path, flags, next, |engine, found| change(engine, found.ino, times(given)?)),
         };
     fn futimens(fd: c_int, given: *const timespec) -> c_int,
-        |next| held(fd, next, |engine, ino| change(engine, ino, times(given)?));
+        |next| change_held(fd, next, || times(given));
     fn futimes(fd: c_int, given: *const timeval) -> c_int,
-        |next| held(fd, next, |engine, ino| change(engine, ino, coarse_times(given)?));
+        |next| change_held(fd, next, || coarse_times(given));
     fn utimes(path: *const c_char, given: *const timeval) -> c_int,
         |next| inode(HERE, path, 0, next, |engine, found| change(engine, found.ino, coarse_times(given)?));
     fn lutimes(path: *const c_char, given: *const timeval) -> c_int,

@@ -1,7 +1,7 @@
 //! Lists of directories. The C library's own streams hold what the kernel says; ours hold what the
 //! pool has said when they were opened or rewound.
 
-use super::{answer, handle, is_on, open, told, who};
+use super::{answer, handle, is_on, is_path, open, told, who};
 use crate::engine::Engine;
 use crate::process;
 use crate::real::interpose;
@@ -69,8 +69,8 @@ fn list(engine: &Engine, ino: Ino) -> Result<Vec<Entry>> {
 /// Begins to list the directory that a descriptor of ours stands for.
 fn begin(fd: c_int) -> Option<*mut DIR> {
     let handle = handle(fd)?;
-    if !handle.directory {
-        process::set_errno(libc::ENOTDIR);
+    if !handle.directory || is_path(fd) {
+        process::set_errno(if handle.directory { libc::EBADF } else { libc::ENOTDIR });
         return Some(std::ptr::null_mut());
     }
     let listed = answer(|engine| {

@@ -21,7 +21,7 @@ use crate::process::{self, Inside};
 use crate::real::kernel;
 use crate::transfer::Way;
 use crate::{files, fork, reach};
-use libc::{c_char, c_int, mode_t, off_t};
+use libc::{c_char, c_int, mode_t, off_t, ssize_t};
 use std::ffi::CStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Write;
@@ -73,6 +73,9 @@ struct Handle {
     directory: bool,
     mode: OpenMode,
 }
+
+/// Neither to read nor to write.
+const NOTHING: OpenMode = OpenMode { read: false, write: false, truncate: false };
 
 fn variable(name: &CStr) -> Option<String> {
     // SAFETY: a name ended by a NUL; nobody changes the environment this early.
@@ -186,6 +189,8 @@ enum Route<'a> {
     Root(&'a [&'a [u8]]),
     /// From a directory.
     Directory(Ino, &'a [u8]),
+    /// From what is none.
+    File,
 }
 
 impl Named<'_> {
@@ -198,11 +203,12 @@ impl Named<'_> {
                 if self.path.ends_with(b"/") {
                     path.push(b'/');
                 }
-                Place::new(Ino::ROOT, path)
+                Ok(Place::new(Ino::ROOT, path))
             }
-            Route::Directory(base, path) => Place::new(base, path),
+            Route::Directory(base, path) => Ok(Place::new(base, path)),
+            Route::File => Err(Error::new(Code::NotDirectory)),
         })
-        .ok_or_else(|| Error::new(Code::NotFound))
+        .unwrap_or_else(|| Err(Error::new(Code::NotFound)))
     }
 
     /// Finds the way, if it leads to the pool. Signal handlers ask too, so that nothing is allocated
@@ -213,7 +219,11 @@ impl Named<'_> {
             return Names::of(self.path).below(&setting.mount).map(|rest| end(Route::Root(rest)));
         }
         if self.at != libc::AT_FDCWD {
-            return Some(end(Route::Directory(handle(self.at)?.ino, self.path)));
+            let handle = handle(self.at)?;
+            return Some(end(match handle.directory || self.path.is_empty() {
+                true => Route::Directory(handle.ino, self.path),
+                false => Route::File,
+            }));
         }
         if self.path.is_empty() {
             return None;
@@ -359,7 +369,6 @@ enum Found {
 
 impl Found {
     fn handle(&self, flags: c_int) -> Handle {
-        let nothing = OpenMode { read: false, write: false, truncate: false };
         match self {
             Found::File(file) => {
                 Handle { ino: file.ino(), directory: false, mode: open_mode(flags) }
@@ -367,7 +376,7 @@ impl Found {
             Found::Bare(attributes) => Handle {
                 ino: attributes.ino,
                 directory: attributes.kind == FileKind::Directory,
-                mode: nothing,
+                mode: NOTHING,
             },
         }
     }
@@ -458,7 +467,8 @@ fn descriptor(handle: &Handle, flags: c_int) -> Result<c_int> {
             libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE;
         system(kernel!(SYS_fcntl, memory, libc::F_ADD_SEALS, seals))?;
         let link = format!("/proc/self/fd/{memory}\0");
-        let kept = flags & (libc::O_APPEND | libc::O_NONBLOCK | libc::O_SYNC);
+        // What is opened for its path alone is neither read nor written.
+        let kept = flags & (libc::O_APPEND | libc::O_NONBLOCK | libc::O_SYNC | libc::O_PATH);
         let refuses = libc::O_WRONLY | libc::O_CLOEXEC | kept;
         let above = system(kernel!(SYS_openat, libc::AT_FDCWD, link.as_ptr(), refuses, 0))?;
         let moved = system(kernel!(SYS_dup3, above, memory, flags & libc::O_CLOEXEC));
@@ -486,8 +496,8 @@ pub(crate) fn adopt(fd: c_int) -> std::result::Result<(Arc<Engine>, File<Net>, O
 fn file(fd: c_int) -> Result<File<Net>> {
     match handle(fd) {
         Some(Handle { directory: true, .. }) => return Err(Error::new(Code::IsDirectory)),
-        Some(_) => {}
-        None => return Err(Error::new(Code::BadHandle)),
+        Some(handle) if handle.mode != NOTHING => {}
+        _ => return Err(Error::new(Code::BadHandle)),
     }
     match files::wanted(fd, Way::Write, 0) {
         Some(description) => Ok(description.file.clone()),
@@ -556,6 +566,33 @@ pub(crate) fn control(fd: c_int, command: c_int, next: impl FnOnce() -> c_int) -
             refused => refused,
         },
     }
+}
+
+/// What the kernel says of the memory file, or what it would say of what that stands for: neither
+/// directories nor what was opened for its path alone are read or written.
+#[inline]
+pub(crate) fn judged(fd: c_int, way: Way, result: ssize_t) -> ssize_t {
+    if result > 0 || !is_on() { result } else { judge(fd, way, result) }
+}
+
+#[cold]
+fn judge(fd: c_int, way: Way, result: ssize_t) -> ssize_t {
+    let errno = process::errno();
+    let handle = handle(fd);
+    process::set_errno(errno);
+    match handle {
+        Some(Handle { directory: true, .. }) if way == Way::Read && !is_path(fd) => {
+            told(Err(libc::EISDIR))
+        }
+        Some(handle) if handle.directory || handle.mode == NOTHING => told(Err(libc::EBADF)),
+        _ => result,
+    }
+}
+
+/// Whether a descriptor was opened for its path alone.
+fn is_path(fd: c_int) -> bool {
+    let flags: c_int = kernel!(SYS_fcntl, fd, libc::F_GETFL);
+    flags & libc::O_PATH != 0
 }
 
 /// Refuses what would be done with the memory file alone.

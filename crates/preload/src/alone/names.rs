@@ -34,7 +34,8 @@ fn remove_directory(engine: &Arc<Engine>, place: Place) -> Result<c_int> {
 }
 
 pub(super) fn make_directory(engine: &Arc<Engine>, place: Place, mode: mode_t) -> Result<c_int> {
-    let mode = mode & !umask() & 0o7777;
+    // Whose directories have set-group-id, says the directory above.
+    let mode = mode & !umask() & 0o1777;
     engine.pool.run(engine.pool.fs().make_directory(&who(), place, mode)).map(|_| 0)
 }
 
