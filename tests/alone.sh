@@ -68,6 +68,14 @@ check "Python, in a local directory" '"$python" "$sources/everyday.py" "$work/py
 check "Python: files, names, numpy, HDF5, fork, subprocess" \
     'inside sh -c "$python $sources/everyday.py \$WEIR_MOUNT pool"'
 
+export trees=$PWD/tests/posix/trees.py
+for seed in 1 2 "$RANDOM"; do
+    # In a local directory others than the superuser are refused more.
+    [[ $(id -u) -eq 0 ]] || continue
+    check "a tree in turns, beside a local one, seed $seed" \
+        "inside sh -c \"\$trees --alone --steps 1500 --seed $seed \\\$WEIR_MOUNT \\\$WEIR_MOUNT\""
+done
+
 head -c 3000001 /dev/urandom >"$work/data"
 both "bash: redirections" '
     { echo a; /bin/echo b; printf "%s\n" c; } >$m/o

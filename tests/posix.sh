@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Whether a mounted pool is a POSIX file system: all of pjdfstest, then fsx
 # alone and at several mounts at once, then processes that take turns on one
-# file, and some that do the same things at the same time. What does not apply,
-# and what differs, is in docs/posix.md.
+# file and in a tree, and some that do the same things at the same time. What
+# does not apply, and what differs, is in docs/posix.md.
 #
-#   tests/posix.sh [FACTOR]    run fsx and the turns FACTOR times as long (1)
+#   tests/posix.sh [FACTOR]    run fsx, the turns and the trees FACTOR times as long (1)
 #
 #   WEIR                 the command to test (target/release/weir)
 #   WEIR_POSIX_PRELOAD   a library to preload into the suites' programs (none)
@@ -194,7 +194,7 @@ for seed in "${kept_seeds[@]}" "$fresh_seed"; do
     done
 done
 
-# ---- several processes at once; large things ----
+# ---- trees ----
 
 # own SCRIPT ARGUMENT...: one of tests/posix.
 own() {
@@ -202,6 +202,24 @@ own() {
     if "$@" >"$work/own.log" 2>&1; then ok; else bad "$1"; fi
     cat "$work/own.log"
 }
+
+# trees SEED MOUNT...: a tree under each MOUNT, in turns, beside a local one.
+trees() {
+    local directories=("${@:2}")
+    directories=("${directories[@]/%//tree.$1.$#}")
+    mkdir "${directories[0]}"
+    own tests/posix/trees.py --seed "$1" --steps "$((1500 * factor))" ${preload:+--preload "$preload"} \
+        "${directories[@]}"
+}
+for seed in "${kept_seeds[@]}" "$fresh_seed"; do
+    trees "$seed" "${mounts[0]}"
+    trees "$seed" "${mounts[0]}" "${mounts[1]}"
+done
+# What others change such a mount sees later.
+trees "$((fresh_seed + 1))" "${mounts[2]}"
+
+# ---- several processes at once; large things ----
+
 mkdir "${mounts[0]}/together"
 own tests/posix/together.py ${preload:+--preload "$preload"} "${mounts[0]}/together" "${mounts[1]}/together"
 mkdir "${mounts[0]}/calm"
