@@ -549,11 +549,16 @@ impl Shared {
             }
             full
         };
-        let changes = self.changes();
-        let read = match plus {
-            true => directory.read(offset, parent, changes, plus, self.look_through(who, ino), add),
-            false => directory.read(offset, parent, changes, plus, self.list(who, ino), add),
+        let (look_through, list) = (self.look_through(who, ino), self.list(ino));
+        let ask = |after: &[u8], limit| match plus {
+            // Where he may no longer look at what is in it, he may still read it.
+            true => match look_through(after, limit) {
+                Err(error) if error.code == Code::AccessDenied => list(after, limit),
+                looked => looked,
+            },
+            false => list(after, limit),
         };
+        let read = directory.read(offset, parent, self.changes(), plus, ask, add);
         self.counters.operation(Operation::ReadDirectory, begun.elapsed(), read.is_err());
         match read {
             Ok(()) => reply.data(entries.bytes()),

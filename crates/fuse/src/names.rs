@@ -1,4 +1,4 @@
-//! How inodes were last looked up: their names, for reports; and their attributes, for those that
+//! How inodes were last seen: their names, for reports; and their attributes, for those that
 //! are still in use when no name leads to them any more.
 
 use std::collections::HashMap;
@@ -125,7 +125,14 @@ impl Names {
         self.table().known.get(&ino).map(|entry| entry.parent)
     }
 
-    /// The attributes of what the pool does not know any more: as they were last looked up, but
+    /// It has these attributes now.
+    pub(crate) fn saw(&self, attributes: &Attributes) {
+        if let Some(entry) = self.table().known.get_mut(&attributes.ino.0) {
+            entry.attributes = attributes.clone();
+        }
+    }
+
+    /// The attributes of what the pool does not know any more: as they were last seen, but
     /// without names.
     pub(crate) fn remains(&self, ino: u64) -> Option<Attributes> {
         let attributes = self.table().known.get(&ino)?.attributes.clone();
@@ -184,6 +191,10 @@ mod tests {
         names.learn(&file(5), ROOT, b"a");
         let attributes = Attributes { mode: 0o600, ..file(5) };
         names.learn(&attributes, ROOT, b"a");
+        assert_eq!(names.remains(5), Some(Attributes { nlink: 0, ..attributes.clone() }));
+        // Changed since, by who has it open.
+        let attributes = Attributes { uid: 7, ..attributes };
+        names.saw(&attributes);
         assert_eq!(names.remains(5), Some(Attributes { nlink: 0, ..attributes }));
         // The kernel has looked it up twice, and gives one of these back later than we think.
         names.forget(5, 1);

@@ -132,28 +132,53 @@ fn what_has_no_names_is_still_there_for_who_has_it_open() {
     });
 }
 
+/// How many entries an open directory has, read anew.
+fn count_entries(directory: &File) -> usize {
+    let again = directory.try_clone().unwrap();
+    // SAFETY: the descriptor is the stream's from here on; the entries stay until it is closed.
+    unsafe {
+        let stream = libc::fdopendir(again.into_raw_fd());
+        libc::rewinddir(stream);
+        let count = std::iter::from_fn(|| libc::readdir(stream).as_ref()).count();
+        libc::closedir(stream);
+        count - 2
+    }
+}
+
 /// Whoever has a directory open lists it again and again, as `find` and Python do.
 #[test]
 fn a_directory_that_is_open_lists_what_is_there_now() {
     on_mount(|mount| {
         let directory = File::open(mount.join(".")).unwrap();
-        let list = || {
-            let again = directory.try_clone().unwrap();
-            // SAFETY: the descriptor is the stream's from here on; the entries stay until it is closed.
-            unsafe {
-                let stream = libc::fdopendir(again.into_raw_fd());
-                libc::rewinddir(stream);
-                let count = std::iter::from_fn(|| libc::readdir(stream).as_ref()).count();
-                libc::closedir(stream);
-                count - 2
-            }
-        };
         for count in 0..3 {
-            assert_eq!(list(), count);
+            assert_eq!(count_entries(&directory), count);
             fs::write(mount.join(count.to_string()), b"").unwrap();
         }
         fs::remove_file(mount.join("0")).unwrap();
-        assert_eq!(list(), 2);
+        assert_eq!(count_entries(&directory), 2);
+    });
+}
+
+/// Permission is asked when it is opened, as for any file.
+#[test]
+fn an_open_directory_is_listed_also_by_who_may_no_longer_open_it() {
+    on_mount(|mount| {
+        if !is_root() {
+            return;
+        }
+        let path = mount.join("d");
+        fs::create_dir(&path).unwrap();
+        (0..100).for_each(|i| fs::write(path.join(i.to_string()), b"").unwrap());
+        // SAFETY: takes a number; it is of this thread alone.
+        let become_user = |user| unsafe { libc::setfsuid(user) };
+        become_user(54321);
+        let directory = File::open(&path).unwrap();
+        become_user(0);
+        fs::set_permissions(&path, Permissions::from_mode(0o700)).unwrap();
+        become_user(54321);
+        let (opened, count) = (File::open(&path), count_entries(&directory));
+        become_user(0);
+        assert_eq!((errno(opened), count), (libc::EACCES, 100));
     });
 }
 
