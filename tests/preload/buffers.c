@@ -1,8 +1,11 @@
 /* Files that have buffers (of 128 KiB): what is written behind and read ahead, half a buffer at a
    time, while the program goes on. */
 #include "check.h"
+#include <spawn.h>
 #include <sys/sendfile.h>
 #include <sys/uio.h>
+
+extern char **environ;
 
 enum { SIZE = 128 * KIB, HALF = SIZE / 2, RECORD = 1000, RECORDS = 700, LENGTH = RECORD * RECORDS };
 static unsigned char memory[LENGTH], other[LENGTH];
@@ -53,6 +56,84 @@ static void seen(void)
         _exit(0);
     }
     ends_well(child);
+}
+
+/* As long as there are children, which see what they are told of, nothing is buffered; then it is again. */
+static void children_in(int way)
+{
+    enum { PIECES = 100 };
+    int fd = open("parents", O_CREAT | O_RDWR | O_CLOEXEC, 0600), ends[2], told[2];
+    CHECK(fd >= 0 && pipe2(ends, O_CLOEXEC) == 0 && pipe(told) == 0);
+    fill(memory, (unsigned)way, 0, LENGTH);
+    for (int i = 0; i < PIECES; i++) EQUAL(pwrite(fd, memory + i * RECORD, RECORD, (off_t)i * RECORD), RECORD);
+    char *const waits[] = {"cat", NULL};
+    pid_t child;
+    posix_spawn_file_actions_t actions;
+    switch (way) {
+    case 0:
+        posix_spawn_file_actions_init(&actions);
+        posix_spawn_file_actions_adddup2(&actions, ends[0], 0);
+        EQUAL(posix_spawnp(&child, waits[0], &actions, NULL, waits, environ), 0);
+        posix_spawn_file_actions_destroy(&actions);
+        break;
+    case 1:
+        child = vfork();
+        if (child == 0) {
+            dup2(ends[0], 0);
+            execvp(waits[0], waits);
+            _exit(1);
+        }
+        break;
+    default:
+        child = fork();
+        if (child == 0) {
+            int own = open("childs", O_CREAT | O_RDWR, 0600);
+            for (int i = 0; i < PIECES; i++)
+                EQUAL(pwrite(own, memory + i * RECORD, RECORD, (off_t)i * RECORD), RECORD);
+            EQUAL(write(told[1], "x", 1), 1);
+            close(ends[1]);
+            EQUAL(read(ends[0], other, 1), 0);
+            _exit(0);
+        }
+        EQUAL(read(told[0], other, 1), 1);
+        EQUAL(bare_pread(open("childs", O_RDONLY), other, LENGTH, 0), PIECES * RECORD);
+        CHECK(filled(other, (unsigned)way, 0, PIECES * RECORD));
+    }
+    EQUAL(bare_pread(fd, other, LENGTH, 0), PIECES * RECORD);
+    CHECK(filled(other, (unsigned)way, 0, PIECES * RECORD));
+    for (int i = PIECES; i < 2 * PIECES; i++) {
+        EQUAL(pwrite(fd, memory + i * RECORD, RECORD, (off_t)i * RECORD), RECORD);
+        EQUAL(bare_pread(fd, other, RECORD, (off_t)i * RECORD), RECORD);
+        CHECK(filled(other, (unsigned)way, (uint64_t)i * RECORD, RECORD));
+    }
+    close(ends[0]);
+    close(ends[1]);
+    /* Ended, but nobody has asked for it yet. */
+    siginfo_t info;
+    EQUAL(waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT), 0);
+    uint64_t before = direct();
+    for (int i = 0; i < 20; i++) EQUAL(pwrite(fd, memory, RECORD, 0), RECORD);
+    CHECK(way == 2 || direct() - before >= 20);
+    ends_well(child);
+    /* What fork has made has the descriptor too; not so another one. */
+    int later = open("parents", O_RDWR | O_CLOEXEC);
+    before = direct();
+    for (int i = 0; i < RECORDS; i++) EQUAL(pwrite(later, memory + i * RECORD, RECORD, (off_t)i * RECORD), RECORD);
+    if (way < 2)
+        for (int i = 0; i < RECORDS; i++) EQUAL(pwrite(fd, memory + i * RECORD, RECORD, (off_t)i * RECORD), RECORD);
+    CHECK(direct() - before <= 2 * LENGTH / HALF + 20);
+    EQUAL(fsync(fd), 0);
+    EQUAL(fsync(later), 0);
+    EQUAL(bare_pread(fd, other, LENGTH, 0), LENGTH);
+    CHECK(filled(other, (unsigned)way, 0, LENGTH));
+    EQUAL(unlink("parents"), 0);
+    close(fd);
+    close(later);
+}
+
+static void children(void)
+{
+    for (int way = 0; way < 3; way++) children_in(way);
 }
 
 /* A descriptor that the program was given, beside one that it opened itself. */
@@ -411,6 +492,7 @@ static void until_lost(void)
 
 static const struct test tests[] = {
     {"seen", seen},
+    {"children", children},
     {"given", given},
     {"over", over},
     {"cut", cut},

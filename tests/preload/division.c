@@ -270,6 +270,72 @@ static void children_that_write(void)
     for (int way = 0; way < 3; way++) writes_with(way);
 }
 
+static char *const nothing[] = {"true", NULL};
+
+/* Starts a program in one of four ways, and waits for it. A child of vfork hands a descriptor on, if there is one. */
+static void starts(int way, int handed_on)
+{
+    pid_t child;
+    switch (way) {
+    case 0:
+        child = vfork();
+        if (child == 0) {
+            if (handed_on >= 0) fcntl(handed_on, F_SETFD, 0);
+            execvp(nothing[0], nothing);
+            _exit(1);
+        }
+        break;
+    case 1: EQUAL(posix_spawnp(&child, nothing[0], NULL, NULL, nothing, environ), 0); break;
+    case 2: EQUAL(pclose(popen("true", "r")), 0); return;
+    default: EQUAL(system("true"), 0); return;
+    }
+    ends_well(child);
+}
+
+/* What is closed by executing started programs do not have, unless it is handed on to them: at others the library goes
+   on by itself. */
+static void started(void)
+{
+    warm();
+    fill(memory, 1, 0, LENGTH);
+    enum { FLAGS = O_CREAT | O_TRUNC | O_RDWR };
+    for (int way = 0; way < 4; way++) {
+        int own = borrowed("own", FLAGS | O_CLOEXEC), inherited = borrowed("inherited", FLAGS);
+        int unused = open("own", O_RDWR | O_CLOEXEC), early = fcntl(own, F_DUPFD_CLOEXEC, 200);
+        starts(way, -1);
+        DIRECTLY(1, EQUAL(write(own, memory, LENGTH), LENGTH));
+        DIRECTLY(1, EQUAL(write(early, memory, LENGTH), LENGTH));
+        DIRECTLY(0, EQUAL(write(inherited, memory, LENGTH), LENGTH));
+        borrow(unused);
+        DIRECTLY(1, EQUAL(read(unused, memory, LENGTH), LENGTH));
+        close(own);
+        close(inherited);
+        close(unused);
+        close(early);
+    }
+    int own = borrowed("own", FLAGS | O_CLOEXEC), handed_on = borrowed("handed on", FLAGS | O_CLOEXEC);
+    int unused = open("handed on", O_RDWR | O_CLOEXEC);
+    starts(0, handed_on);
+    DIRECTLY(1, EQUAL(write(own, memory, LENGTH), LENGTH));
+    DIRECTLY(0, EQUAL(write(handed_on, memory, LENGTH), LENGTH));
+    /* One that the library has not looked at yet. */
+    starts(0, unused);
+    borrow(unused);
+    DIRECTLY(1, EQUAL(write(own, memory, LENGTH), LENGTH));
+    DIRECTLY(0, EQUAL(read(unused, memory, LENGTH), LENGTH));
+    /* Given before it was there. */
+    posix_spawn_file_actions_t actions;
+    EQUAL(posix_spawn_file_actions_init(&actions), 0);
+    EQUAL(posix_spawn_file_actions_adddup2(&actions, 201, 5), 0);
+    EQUAL(fcntl(own, F_DUPFD_CLOEXEC, 201), 201);
+    pid_t child;
+    EQUAL(posix_spawnp(&child, nothing[0], &actions, NULL, nothing, environ), 0);
+    EQUAL(posix_spawn_file_actions_destroy(&actions), 0);
+    ends_well(child);
+    DIRECTLY(0, EQUAL(write(own, memory, LENGTH), LENGTH));
+    DIRECTLY(0, EQUAL(write(201, memory, LENGTH), LENGTH));
+}
+
 static void shells(void)
 {
     warm();
@@ -408,6 +474,7 @@ static const struct test tests[] = {
     {"bare_clone", bare_clone},
     {"vforked", vforked},
     {"children_that_write", children_that_write},
+    {"started", started},
     {"shells", shells},
     {"with_threads", with_threads},
     {"executed", executed},

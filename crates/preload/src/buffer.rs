@@ -4,7 +4,7 @@
 //!
 //! There is one for each file, whatever descriptors lead to it, so that the process always sees what
 //! it has written; its children do, because what is buffered is written before they are made, and
-//! nothing is buffered from then on. Other processes see it after fsync, close, unlocking or exit.
+//! nothing is buffered as long as there are any. Other processes see it after fsync, close, unlocking or exit.
 //! What was read is forgotten when the process opens any file or gets a lock: so processes learn that
 //! others have written.
 
@@ -14,14 +14,16 @@ mod recent;
 
 use crate::files::{self, Description};
 use crate::flight::Flight;
+use crate::fork;
 use crate::process::{self, Inside};
+use crate::real::kernel;
 use crate::transfer::{Way, move_bytes};
 use ahead::{Ahead, Fetch};
 use behind::Behind;
 use libc::c_int;
 use recent::Recent;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use weir_core::copying::copy;
 use weir_core::slice::Slice;
@@ -29,8 +31,15 @@ use weir_core::slice::Slice;
 static ON: AtomicBool = AtomicBool::new(false);
 /// Buffers that hold bytes not yet written.
 static DIRTY: AtomicUsize = AtomicUsize::new(0);
-/// Children may be at work beside this process: nothing is buffered any more.
-static ENDED: AtomicBool = AtomicBool::new(false);
+/// How many children were made since nothing is buffered, as they may be at work beside this process; 0: it is
+/// buffered.
+static STOPS: AtomicU32 = AtomicU32::new(0);
+/// Of [`STOPS`]: for good. It is not counted on from there.
+const FOR_GOOD: u32 = u32::MAX;
+/// Requests that found nothing buffered.
+static UNBUFFERED: AtomicU32 = AtomicU32::new(0);
+/// One of so many of these looks whether there are children still: a fifth of a microsecond.
+const LOOKS_EVERY: u32 = 8;
 static BUFFERS: Mutex<BTreeMap<u64, Weak<Buffer>>> = Mutex::new(BTreeMap::new());
 
 /// The buffer of one file.
@@ -127,9 +136,6 @@ fn buffers() -> Held {
 /// The buffer of the file with this number, of this size if it is a new one.
 pub(crate) fn of(ino: u64, size: u64) -> Option<Arc<Buffer>> {
     let size = usize::try_from(size).ok().filter(|size| *size > 0)?;
-    if ENDED.load(Ordering::Relaxed) {
-        return None;
-    }
     let mut buffers = buffers();
     if let Some(buffer) = buffers.get(&ino).and_then(Weak::upgrade) {
         return Some(buffer);
@@ -148,9 +154,7 @@ impl Buffer {
 
     /// Whether it is to be used for this descriptor.
     pub(crate) fn applies(description: &Description) -> bool {
-        !ENDED.load(Ordering::Relaxed)
-            && !description.streamed
-            && !description.shared.load(Ordering::Relaxed)
+        !description.streamed && !description.is_shared() && (!is_stopped() || goes_on())
     }
 
     /// Whether requests of this length are buffered as a rule.
@@ -176,8 +180,8 @@ impl Buffer {
         at: u64,
     ) -> Option<usize> {
         let state = &mut *self.lock();
-        let ended = ENDED.load(Ordering::Relaxed);
-        if !self.takes(length) || state.behind.has_failed() || ended {
+        let stopped = is_stopped();
+        if !self.takes(length) || state.behind.has_failed() || stopped {
             state.ahead.overwritten(at, at + length as u64);
             state.recent.overwritten(at, at + length as u64);
             state.behind.flush();
@@ -207,16 +211,16 @@ impl Buffer {
         at: u64,
     ) -> Option<usize> {
         let state = &mut *self.lock();
-        let ended = ENDED.load(Ordering::Relaxed);
+        let stopped = is_stopped();
         if state.behind.has_failed() {
             state.forget();
         }
         // SAFETY: passed on.
-        if !ended && unsafe { state.recent.read(slices, length, at) } {
+        if !stopped && unsafe { state.recent.read(slices, length, at) } {
             state.ahead.noticed(at, length);
             return Some(length);
         }
-        let taken = self.takes(length) && !ended;
+        let taken = self.takes(length) && !stopped;
         let State { ahead, behind, .. } = state;
         if taken {
             let begin = |memory, at| {
@@ -286,19 +290,53 @@ fn settle_all() {
     }
 }
 
-/// A child is about to be made: from now on nothing is buffered. To be called inside.
-pub(crate) fn end() {
-    if !ENDED.swap(true, Ordering::Relaxed) {
+fn is_stopped() -> bool {
+    STOPS.load(Ordering::SeqCst) != 0
+}
+
+/// A child is about to be made: nothing is buffered until all children have ended. To be called inside.
+pub(crate) fn stop() {
+    let more = |stops: u32| stops.checked_add(1);
+    if STOPS.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more) == Ok(0) {
         settle_all();
     }
+}
+
+/// Looks, now and then, whether children that were made have all ended, and whether this process knows it:
+/// then buffering goes on.
+#[cold]
+fn goes_on() -> bool {
+    if !UNBUFFERED.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOKS_EVERY) {
+        return false;
+    }
+    // In this order: a child that is not found in the end was made before, or is counted after.
+    let stops = STOPS.load(Ordering::SeqCst);
+    if stops == FOR_GOOD || fork::is_making() || has_children() {
+        return false;
+    }
+    settle_all();
+    STOPS.compare_exchange(stops, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+}
+
+/// Whether there are children that this process has not yet been told the end of.
+fn has_children() -> bool {
+    let (nobody, nothing) = (std::ptr::null_mut::<libc::siginfo_t>(), std::ptr::null_mut::<u8>());
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    let found: c_int = kernel!(SYS_waitid, libc::P_ALL, 0, nobody, options, nothing);
+    found >= 0 || process::errno() != libc::ECHILD
 }
 
 /// The process ends.
 pub(crate) fn finish() {
     if process::attends() {
         let _inside = Inside::enter();
-        end();
+        stop_for_good();
+        settle_all();
     }
+}
+
+fn stop_for_good() {
+    STOPS.store(FOR_GOOD, Ordering::SeqCst);
 }
 
 /// Nobody looks for buffers until the guard is dropped or [`abandon`]ed.
@@ -311,8 +349,9 @@ pub(crate) fn try_hold() -> Option<Held> {
     BUFFERS.try_lock().ok()
 }
 
-/// In a child: the parent writes what is in them.
+/// In a child: the parent writes what is in them, and sees what this one writes.
 pub(crate) fn abandon(mut held: Held) {
     std::mem::forget(std::mem::take(&mut *held));
     DIRTY.store(0, Ordering::Relaxed);
+    stop_for_good();
 }

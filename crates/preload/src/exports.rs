@@ -29,7 +29,9 @@ fn opens(
 }
 
 fn duplicated(old: c_int, new: c_int) -> c_int {
-    if new >= 0 && !process::is_guest() {
+    if new >= 0 && process::is_guest() {
+        fork::gives(old);
+    } else if new >= 0 {
         files::duplicated(old, new);
         alone::streams::stands(new);
     }
@@ -254,6 +256,9 @@ interpose! {
         |next| {
             buffer::settle();
             controls(fd, command);
+            if command == libc::F_SETFD && argument & libc::FD_CLOEXEC as usize == 0 && process::is_guest() {
+                fork::gives(fd);
+            }
             controlled(fd, command, alone::control(fd, command, next))
         };
     fn unshare(flags: c_int) -> c_int,
@@ -343,15 +348,14 @@ interpose! {
     fn system(command: *const c_char) -> c_int,
         |next| fork::waits_for(next);
     fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE,
-        |next| {
-            fork::spawns();
-            next()
-        };
+        |next| fork::spawns(next);
     fn posix_spawn | posix_spawnp(pid: *mut pid_t, path: *const c_char,
         actions: *const libc::posix_spawn_file_actions_t, attributes: *const libc::posix_spawnattr_t,
         arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int,
+        |next| fork::spawns(next);
+    fn posix_spawn_file_actions_adddup2(actions: *mut libc::posix_spawn_file_actions_t, fd: c_int, new: c_int) -> c_int,
         |next| {
-            fork::spawns();
+            fork::gives(fd);
             next()
         };
 }
@@ -475,13 +479,12 @@ pub(crate) unsafe extern "C" fn closefrom(first: c_int) {
 
 /// What [`vfork`] does before it jumps to the real one, whose address this gives.
 extern "C" fn before_vfork() -> *mut c_void {
-    fork::spawns();
     // Where there is no mount, the kernel cannot stand in for us: then the child gets its own memory,
     // as POSIX permits.
     if alone::is_on() {
         return FORK.load(Ordering::Acquire);
     }
-    process::vforks();
+    fork::vforks();
     VFORK.load(Ordering::Acquire)
 }
 

@@ -8,6 +8,7 @@
 use crate::alone::{self, Own};
 use crate::buffer::{self, Buffer};
 use crate::engine::{self, Engine};
+use crate::fork;
 use crate::mark::{self, Mark};
 use crate::process::{self, Inside};
 use crate::real::kernel;
@@ -72,8 +73,8 @@ pub(crate) struct Description {
     identity: Identity,
     /// By which a descriptor is known to be open on this, as long as no other process has it.
     mark: Mark,
-    /// Another process may have it too, or might move the position meanwhile.
-    pub(crate) shared: AtomicBool,
+    /// See [`Description::is_shared`].
+    shared: AtomicBool,
     /// One thread at a time reads the kernel's position, works there and moves it on.
     pub(crate) position: Mutex<()>,
     /// If the user asked for one.
@@ -142,6 +143,11 @@ impl Description {
         }
     }
 
+    /// Whether another process may have it too, and might move the position meanwhile.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed) || DOUBTS.load(Ordering::Relaxed) != 0
+    }
+
     pub(crate) fn board(&self) -> &Board {
         &self.engine.board
     }
@@ -177,7 +183,7 @@ impl Description {
         let calls = CALLS.load(Ordering::Relaxed);
         let here = u64::from(calls) << 32 | u64::from(fd as u32);
         // Another process may change the flags of what it has too.
-        if known.load(Ordering::Relaxed) == here && !self.shared.load(Ordering::Relaxed) {
+        if known.load(Ordering::Relaxed) == here && !self.is_shared() {
             return true;
         }
         let allowed = self.asked(fd, way);
@@ -409,7 +415,7 @@ pub(crate) fn is_current(fd: c_int, description: &Arc<Description>) -> bool {
 /// there are other threads: what is marked is asked about where a descriptor of the file has been closed since.
 pub(crate) fn leads_to(fd: c_int, description: &Description) -> bool {
     // Another process may mark what it has too.
-    if description.shared.load(Ordering::Relaxed) {
+    if description.is_shared() {
         return is_same_file(fd, description);
     }
     let here = |closes| u64::from(closes) << 32 | u64::from(fd as u32);
@@ -524,9 +530,14 @@ pub(crate) fn wanted(fd: c_int, way: Way, bytes: usize) -> Option<Arc<Descriptio
     };
     // Another thread may have been faster: then its description is the one.
     let mut descriptions = descriptions();
-    match state.load(Ordering::Acquire) & !PRIVATE {
+    let now = state.load(Ordering::Acquire);
+    match now & !PRIVATE {
         POOL => descriptions.get(&fd).cloned(),
         CANDIDATE.. => {
+            // A child that has it may have been made meanwhile.
+            if now & PRIVATE == 0 {
+                description.shared.store(true, Ordering::Relaxed);
+            }
             if SHARE_TURNS.load(Ordering::Relaxed) {
                 give_to_duplicates(fd, &description, &mut descriptions);
             }
@@ -668,25 +679,74 @@ fn adopt(fd: c_int, private: bool) -> Result<Description, c_int> {
 /// From now on other processes have descriptors too: all of them, or those that executed programs
 /// inherit. To be called inside.
 pub(crate) fn share(all: bool) {
-    let descriptions = DESCRIPTIONS.read().unwrap_or_else(PoisonError::into_inner);
     for fd in 0..=HIGHEST.load(Ordering::Relaxed) {
-        let Some(state) = state(fd) else { continue };
-        let value = state.load(Ordering::Acquire);
-        let kind = value & !PRIVATE;
-        if matches!(kind, FOREIGN | OURS) || (kind != POOL && value & PRIVATE == 0) {
-            continue;
-        }
-        if !all {
-            let flags: c_int = kernel!(SYS_fcntl, fd, libc::F_GETFD);
-            if flags & libc::FD_CLOEXEC != 0 {
-                continue;
-            }
-        }
-        match descriptions.get(&fd) {
-            Some(description) => description.shared.store(true, Ordering::Relaxed),
-            None => set(fd, kind),
+        if is_unshared(fd) && (all || !is_closed_by_executing(fd)) {
+            share_one(fd);
         }
     }
+}
+
+fn is_closed_by_executing(fd: c_int) -> bool {
+    let flags: c_int = kernel!(SYS_fcntl, fd, libc::F_GETFD);
+    flags & libc::FD_CLOEXEC != 0
+}
+
+/// Whether it may be what this process alone has open.
+fn is_unshared(fd: c_int) -> bool {
+    let Some(state) = state(fd) else { return false };
+    let value = state.load(Ordering::Acquire);
+    value & !PRIVATE == POOL || is_undecided(value)
+}
+
+/// From now on another process has this descriptor, too. To be called inside.
+pub(crate) fn share_one(fd: c_int) {
+    let descriptions = DESCRIPTIONS.read().unwrap_or_else(PoisonError::into_inner);
+    match (descriptions.get(&fd), state(fd)) {
+        (Some(description), _) => description.shared.store(true, Ordering::Relaxed),
+        (None, Some(state)) if is_unshared(fd) => {
+            state.fetch_and(!PRIVATE, Ordering::AcqRel);
+        }
+        _ => {}
+    }
+}
+
+/// Descriptors that children of `vfork` have handed on; and how many there were that are not yet told apart: until
+/// then all pass for shared.
+static GIVEN: [AtomicU64; DESCRIPTORS_MAX / 64] =
+    [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
+static DOUBTS: AtomicU32 = AtomicU32::new(0);
+
+/// This process is the child of a `vfork`, and hands a descriptor on to the program that it executes. It has its
+/// parent's memory, and may not wait for anything there.
+pub(crate) fn given(fd: c_int) {
+    if is_unshared(fd) {
+        GIVEN[fd as usize / 64].fetch_or(1 << (fd % 64), Ordering::SeqCst);
+        DOUBTS.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Once no more children are being made: only what they have handed on is shared. To be called inside.
+#[inline]
+pub(crate) fn end_doubts() {
+    if DOUBTS.load(Ordering::Relaxed) != 0 {
+        tell_apart();
+    }
+}
+
+#[cold]
+fn tell_apart() {
+    let doubts = DOUBTS.load(Ordering::SeqCst);
+    if fork::is_making() {
+        return;
+    }
+    for (word, bits) in GIVEN.iter().enumerate() {
+        let bits = bits.swap(0, Ordering::SeqCst);
+        (0..64)
+            .filter(|bit| bits & (1 << bit) != 0)
+            .for_each(|bit| share_one(word as c_int * 64 + bit));
+    }
+    // There may be new ones by now.
+    let _ = DOUBTS.compare_exchange(doubts, 0, Ordering::SeqCst, Ordering::SeqCst);
 }
 
 /// All that is known, held still.
@@ -714,6 +774,7 @@ pub(crate) fn try_hold() -> Option<Held> {
 pub(crate) fn abandon(mut held: Held) {
     std::mem::forget(std::mem::take(&mut *held.descriptions));
     std::mem::forget(std::mem::take(&mut *held.turns));
+    DOUBTS.store(0, Ordering::SeqCst);
     for fd in 0..=HIGHEST.load(Ordering::Relaxed) {
         let Some(state) = state(fd) else { continue };
         let value = state.load(Ordering::Acquire);

@@ -5,8 +5,17 @@
 
 use crate::alone::{directories, streams};
 use crate::process::{self, Inside};
+use crate::real::kernel;
 use crate::{buffer, engine, files, memory, stdio};
+use libc::c_int;
 use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Children that are being made: whoever looks for children may not find these yet, and these may still
+/// hand descriptors on.
+static MAKING: AtomicUsize = AtomicUsize::new(0);
+/// A descriptor was to be given to children before it was opened.
+static GIVEN_EARLY: AtomicBool = AtomicBool::new(false);
 
 /// What [`prepare`] holds until the child has been made. Touched by the thread that forks alone,
 /// while it has the locks.
@@ -32,7 +41,8 @@ extern "C" fn prepare() {
         return;
     }
     let inside = Inside::enter();
-    buffer::end();
+    MAKING.fetch_add(1, Ordering::SeqCst);
+    buffer::stop();
     let buffers = buffer::hold();
     let engines = engine::hold();
     let streams = (streams::hold(), directories::hold(), stdio::hold());
@@ -49,6 +59,7 @@ extern "C" fn parent() {
         drop(held);
         // Also what another thread opened a moment ago.
         files::share(true);
+        made();
     }
 }
 
@@ -64,6 +75,7 @@ extern "C" fn child() {
 }
 
 fn abandon(files: files::Held, engines: engine::Held, buffers: buffer::Held) {
+    MAKING.store(0, Ordering::SeqCst);
     files::abandon(files);
     engine::abandon(engines);
     buffer::abandon(buffers);
@@ -84,14 +96,62 @@ pub(crate) fn adopted_by_stranger() {
     }
 }
 
-/// Before a program is started without our seeing the child: descriptors are shared from now on, and
-/// nothing is buffered any more.
-pub(crate) fn spawns() {
+/// Starts a program without our seeing the child: it has the descriptors that it inherits, and those that it
+/// is given, and nothing is buffered as long as there are children.
+pub(crate) fn spawns<T>(program: impl FnOnce() -> T) -> T {
+    if !process::attends() {
+        return program();
+    }
+    MAKING.fetch_add(1, Ordering::SeqCst);
+    parts();
+    let result = program();
+    made();
+    result
+}
+
+/// This thread is about to `vfork`. Its child is this process in all but its descriptors until it executes a
+/// program, and may hand on to that also what executing would close (see [`gives`]).
+pub(crate) fn vforks() {
+    // The child of one has the first one's memory too.
+    if process::is_guest() {
+        return;
+    }
+    MAKING.fetch_add(1, Ordering::SeqCst);
     if process::attends() {
-        let _inside = Inside::enter();
-        buffer::end();
-        // Also those that are closed by executing: the child may duplicate them first.
-        files::share(true);
+        parts();
+    }
+    process::vforks();
+}
+
+fn parts() {
+    let _inside = Inside::enter();
+    buffer::stop();
+    files::share(GIVEN_EARLY.load(Ordering::Relaxed));
+}
+
+/// A child has been made.
+pub(crate) fn made() {
+    MAKING.fetch_sub(1, Ordering::SeqCst);
+}
+
+/// Whether children are being made.
+pub(crate) fn is_making() -> bool {
+    MAKING.load(Ordering::SeqCst) > 0
+}
+
+/// A child gets this descriptor, whether it inherits it or not.
+pub(crate) fn gives(fd: c_int) {
+    if process::is_guest() {
+        return files::given(fd);
+    }
+    if !process::attends() {
+        return;
+    }
+    let _inside = Inside::enter();
+    let flags: c_int = kernel!(SYS_fcntl, fd, libc::F_GETFD);
+    match flags {
+        ..0 => GIVEN_EARLY.store(true, Ordering::Relaxed),
+        _ => files::share_one(fd),
     }
 }
 

@@ -1,5 +1,6 @@
 //! What is ours in this process, and what becomes of it when the process divides.
 
+use crate::fork;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
@@ -77,6 +78,7 @@ fn still_parent() -> bool {
     }
     // The child has ended or executed a program: this is the parent again.
     VFORKED.set(0);
+    fork::made();
     true
 }
 
@@ -91,13 +93,10 @@ pub(crate) fn is_inside() -> bool {
     INSIDE.get()
 }
 
-/// This thread is about to `vfork`.
+/// This thread, which is no guest, is about to `vfork`: [`fork::made`] is called once it has.
 pub(crate) fn vforks() {
-    // The child of one has the first one's memory too.
-    if !is_guest() {
-        // SAFETY: a system call that does nothing but answer.
-        VFORKED.set(unsafe { libc::getpid() });
-    }
+    // SAFETY: a system call that does nothing but answer.
+    VFORKED.set(unsafe { libc::getpid() });
 }
 
 unsafe extern "C" {

@@ -133,6 +133,7 @@ unsafe fn attempt<K: FnOnce() -> ssize_t>(
     if process::inherited() {
         crate::fork::adopted_by_stranger();
     }
+    files::end_doubts();
     let turn = files::turn(fd);
     let mut waiting = turn.as_deref().map(lock);
     // SAFETY: passed on.
@@ -159,7 +160,7 @@ unsafe fn attempt<K: FnOnce() -> ssize_t>(
             Err(errno) => (-1, errno),
         });
     }
-    let unshared = offset.is_none() && !description.shared.load(Ordering::Relaxed);
+    let unshared = offset.is_none() && !description.is_shared();
     let position = unshared.then(|| lock(&description.position));
     let moved = catch_unwind(AssertUnwindSafe(|| {
         let allowed = description.allows(fd, way) && (offset.is_some() || unshared);

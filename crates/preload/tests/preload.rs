@@ -520,6 +520,7 @@ fn buffers_are_moved_while_the_program_goes_on() {
     };
     for case in [
         "seen",
+        "children",
         "given",
         "over",
         "cut",
