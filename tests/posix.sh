@@ -203,20 +203,21 @@ own() {
     cat "$work/own.log"
 }
 
-# trees SEED MOUNT...: a tree under each MOUNT, in turns, beside a local one.
+# trees SEED OPTION MOUNT...: a tree under each MOUNT, in turns, beside a local one.
 trees() {
-    local directories=("${@:2}")
-    directories=("${directories[@]/%//tree.$1.$#}")
+    local directories=("${@:3}")
+    directories=("${directories[@]/%//tree$2.$1.$#}")
     mkdir "${directories[0]}"
     own tests/posix/trees.py --seed "$1" --steps "$((1500 * factor))" ${preload:+--preload "$preload"} \
-        "${directories[@]}"
+        ${2:+"$2"} "${directories[@]}"
 }
 for seed in "${kept_seeds[@]}" "$fresh_seed"; do
-    trees "$seed" "${mounts[0]}"
-    trees "$seed" "${mounts[0]}" "${mounts[1]}"
+    trees "$seed" "" "${mounts[0]}"
+    trees "$seed" "" "${mounts[0]}" "${mounts[1]}"
+    trees "$seed" --users "${mounts[0]}" "${mounts[1]}"
 done
 # What others change such a mount sees later.
-trees "$((fresh_seed + 1))" "${mounts[2]}"
+trees "$((fresh_seed + 1))" --users "${mounts[2]}"
 
 # ---- several processes at once; large things ----
 

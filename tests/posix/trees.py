@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """A tree of files, changed and looked at by several processes in turns, beside one in a local directory.
 
-    trees.py [--steps N] [--seed N] [--preload PATH] [--alone] [--local DIRECTORY] DIRECTORY...
+    trees.py [--steps N] [--seed N] [--preload PATH] [--users] [--alone] [--local DIRECTORY] DIRECTORY...
 
 Each DIRECTORY is the same, empty directory under one mount. Each gets a process of its own, and with
 --preload one more that has PATH preloaded. For each of these there is another one in the local
 DIRECTORY (below /dev/shm): it does the same, and whatever both of them answer must be equal: results,
 error numbers, what is in the directories, attributes, and which times a step has changed. Equal seeds
-give equal histories. With --alone (there is no mount, the pool is seen by the preload library) what that
+give equal histories. With --users there is one process of the superuser's and one of each of two others.
+With --alone (there is no mount, the pool is seen by the preload library) what that
 refuses is left out. To be run by the superuser.
 """
 
@@ -15,6 +16,7 @@ import argparse
 import ctypes
 import errno
 import fcntl
+import operator
 import os
 import pickle
 import random
@@ -26,11 +28,18 @@ import tempfile
 import zlib
 
 NOREPLACE, EXCHANGE = 1, 2
+AT_FDCWD, AT_SYMLINK_FOLLOW = -100, 0x400
 NAMES = ["a", "b", "c", "d", "é" * 10]
-TEXTS = ["a", "b/c", "..", "c/../a", "nothing", ".", "d"]
+TEXTS = ["a", "b/c", "nothing", "d"]
+# The kernel asks nobody whether a directory may be left by these.
+DOTS = ["..", "c/../a", "."]
 # What changes nothing.
 LOOKING = ["close", "fstat", "list_open", "stat", "list", "readlink", "access", "getxattr", "listxattr", "content",
            "chdir", "fchdir", "getcwd", "home", "where", "realpath"]
+# Users beside the superuser, and groups that they are in besides their own.
+GROUPS = {1: [], 65534: [1]}
+# What Linux mostly permits to a file's owner alone (fs.protected_hardlinks): not on file systems as ours.
+NOT_OTHERS = ["link", "link_open"]
 # What the preload library refuses where there is no mount.
 NOT_ALONE = ["mkfifo", "setxattr", "getxattr", "listxattr", "removexattr", "link_open", "where"]
 # Symbolic links may lead out of the tree, but not far.
@@ -56,13 +65,22 @@ class Worker:
     """What the processes do: each method is one operation, on paths below the working directory or on
     descriptors by the numbers that the history gives them."""
 
-    def __init__(self, base, others):
+    def __init__(self, base, others, user):
         os.chdir(base)
         os.umask(0o022)
+        if user != 0:
+            os.setgroups(GROUPS[user])
+            os.setgid(user)
+            os.setuid(user)
         self.others = others
         self.base = os.getcwd()
         self.open_files = {}
         self.libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(self, function, *arguments):
+        """Calls a function of the C library's."""
+        if getattr(self.libc, function)(*arguments) != 0:
+            raise OSError(ctypes.get_errno(), function)
 
     def attributes(self, found):
         kind = stat.S_IFMT(found.st_mode)
@@ -76,7 +94,7 @@ class Worker:
     def open(self, number, place, path, flags, mode):
         fd = os.open(path, flags | os.O_NONBLOCK, mode, dir_fd=self.at(place, path))
         if self.others and stat.S_ISFIFO(os.fstat(fd).st_mode):
-            # At each mount it is another one.
+            # At each mount it is another one; and the kernel lets everybody open it.
             os.close(fd)
             return "error", "FIFO"
         self.open_files[number] = fd
@@ -135,7 +153,7 @@ class Worker:
         return sorted(os.listdir(self.open_files[number]))
 
     def link_open(self, number, path):
-        os.link(f"/proc/self/fd/{self.open_files[number]}", path, follow_symlinks=True)
+        self.link(f"/proc/self/fd/{self.open_files[number]}", path, True)
 
     def stat(self, place, path, follow):
         return self.attributes(os.stat(path, dir_fd=self.at(place, path), follow_symlinks=follow))
@@ -154,13 +172,13 @@ class Worker:
         os.unlink(path, dir_fd=self.at(place, path))
 
     def rename(self, place, path, other_place, other, flags):
-        at = lambda place: -100 if place is None else self.open_files[place]
-        result = self.libc.renameat2(at(place), path.encode(), at(other_place), other.encode(), flags)
-        if result != 0:
-            raise OSError(ctypes.get_errno(), "renameat2")
+        at = lambda place: AT_FDCWD if place is None else self.open_files[place]
+        self.call("renameat2", at(place), path.encode(), at(other_place), other.encode(), flags)
 
     def link(self, path, other, follow):
-        os.link(path, other, follow_symlinks=follow)
+        # Python's own follows only where it is given descriptors.
+        flags = AT_SYMLINK_FOLLOW if follow else 0
+        self.call("linkat", AT_FDCWD, path.encode(), AT_FDCWD, other.encode(), flags)
 
     def symlink(self, place, text, path):
         os.symlink(text, path, dir_fd=self.at(place, path))
@@ -204,6 +222,8 @@ class Worker:
         return sorted(os.listxattr(path, follow_symlinks=follow))
 
     def content(self, path):
+        if self.others and stat.S_ISFIFO(os.stat(path).st_mode):
+            return "error", "FIFO"
         # Whoever opens a FIFO would wait for its other end.
         with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
             return file.read()
@@ -223,7 +243,7 @@ class Worker:
         return self.getcwd()
 
     def getcwd(self):
-        # The kernel does not hear of what others have moved.
+        # The kernel does not hear of what others have moved; and forgets a place that others may not look at.
         return None if self.others else self.shown(os.getcwd())
 
     def shown(self, path):
@@ -280,8 +300,8 @@ class Worker:
         return answer
 
 
-def serve(base, others):
-    worker = Worker(base, others)
+def serve(base, others, user):
+    worker = Worker(base, others, user)
     answers = sys.stdout.buffer
     while True:
         try:
@@ -299,11 +319,12 @@ def serve(base, others):
 
 
 class Process:
-    def __init__(self, base, others, preload=None):
+    def __init__(self, base, others, user, preload=None):
         environment = dict(os.environ, LD_PRELOAD=preload) if preload else None
-        self.name = f"{base} (preloaded)" if preload else base
+        self.name = base + (" (preloaded)" if preload else "") + (f" by user {user}" if user else "")
+        options = ["--user", str(user), *(["--others"] if others else [])]
         self.child = subprocess.Popen(
-            [sys.executable, __file__, *(["--others"] if others else []), "--serve", base],
+            [sys.executable, __file__, "--serve", *options, base],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -326,15 +347,18 @@ class Difference(Exception):
 class Pair:
     """A process at a mount, and its twin in the local directory."""
 
-    def __init__(self, process, twin, alone):
+    def __init__(self, process, twin, alone, user):
         self.process, self.twin, self.alone = process, twin, alone
+        self.left_out = (NOT_ALONE if alone else []) + (NOT_OTHERS if user else [])
         self.open_files = []
 
     def both(self, name, *arguments):
         found, expected = self.process.ask(name, *arguments), self.twin.ask(name, *arguments)
         if found == expected:
             return found
-        if not (self.alone and self.may_differ(name, found, expected)):
+        # The kernel does not know what the mount would refuse, and may find something else wrong before.
+        refused = failed(found) and failed(expected) and {found[1], expected[1]} & {"EACCES", "EPERM"}
+        if not refused and not (self.alone and self.may_differ(name, found, expected)):
             raise Difference(
                 f"{name}{shown(arguments)} by {self.process.name}:\n   {difference(found, expected)}\n"
                 f"locally\n   {difference(expected, found)}"
@@ -352,8 +376,8 @@ class Pair:
 
 
 class History:
-    def __init__(self, pairs, seed, log_all):
-        self.pairs = pairs
+    def __init__(self, pairs, seed, users, log_all):
+        self.pairs, self.users = pairs, users
         self.chance = random.Random(seed)
         self.log, self.log_all = [], log_all
         self.opened = 0
@@ -382,15 +406,13 @@ class History:
         before = [p.ask("times", paths) for p in (pair.process, pair.twin)]
         result = pair.both(*operation)
         after = [p.ask("times", paths) for p in (pair.process, pair.twin)]
-        found, expected = (changes(*both) for both in zip(before, after))
-        if not failed(result) and operation[0] not in LOOKING:
+        may_change = not failed(result) and operation[0] not in LOOKING
+        for path, here, there in zip(paths, *(changes(*both) for both in zip(before, after))):
             # Two changes within a tick of its clock a local file system may give the same time.
-            expected = [None if there is None else tuple(map(max, there, here or there))
-                        for here, there in zip(found, expected)]
-        if pair.alone:
-            expected = [here and there for here, there in zip(found, expected)]
-        if found != expected:
-            raise Difference(f"times of {paths} changed: {found}\nlocally\n   {expected}")
+            # What only one of them may look at, or still has, is none.
+            alike = not (here and there) or here == there or may_change and all(map(operator.ge, here, there))
+            if not alike:
+                raise Difference(f"times of {path} changed: {here}\nlocally\n   {there}")
         self.log[-1] += f" -> {shown(result)}"
         if operation[0] == "open" and not failed(result):
             pair.open_files.append(operation[1])
@@ -415,9 +437,7 @@ class History:
             kinds += ["close", "read", "write", "read_on", "write_on", "seek", "fstat", "fstat", "ftruncate"]
             kinds += ["fchmod", "fchown", "list_open", "link_open", "fchdir", "where"]
             number = chance.choice(pair.open_files)
-        if pair.alone:
-            kinds = [kind for kind in kinds if kind not in NOT_ALONE]
-        kind = chance.choice(kinds)
+        kind = chance.choice([kind for kind in kinds if kind not in pair.left_out])
         mode = chance.choice([0o644, 0o600, 0o755, 0o4755, 0o2755, 0o1777, 0o000])
         owner = chance.choice([0, 1, 65534])
         attribute = chance.choice(["user.one", "user.two", "trusted.three"])
@@ -435,7 +455,7 @@ class History:
             case "link":
                 return kind, path, other, follow
             case "symlink":
-                return kind, place, chance.choice(TEXTS), path
+                return kind, place, chance.choice(TEXTS + ([] if self.users else DOTS)), path
             case "mkfifo" | "chmod":
                 return kind, path, mode
             case "chown":
@@ -511,6 +531,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--serve", action="store_true")
     parser.add_argument("--others", action="store_true")
+    parser.add_argument("--user", type=int, default=0)
+    parser.add_argument("--users", action="store_true")
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--preload", default="")
@@ -520,7 +542,7 @@ def main():
     parser.add_argument("directories", nargs="+")
     options = parser.parse_args()
     if options.serve:
-        return serve(options.directories[0], options.others)
+        return serve(options.directories[0], options.others, options.user)
 
     local = tempfile.mkdtemp(dir=options.local)
     os.chmod(local, 0o755)
@@ -528,15 +550,22 @@ def main():
         ways = [(base, "") for base in options.directories]
         if options.preload:
             ways += [(base, options.preload) for base in options.directories]
-        others = len(options.directories) > 1
+        others = options.users or len(options.directories) > 1
         inside = lambda directory: os.path.join(directory, BASE)
         for directory in [options.directories[0], local]:
             os.makedirs(inside(directory))
+            os.chmod(inside(directory), 0o777)
         pairs = [
-            Pair(Process(inside(base), others, preload), Process(inside(local), others), options.alone)
+            Pair(
+                Process(inside(base), others, user, preload),
+                Process(inside(local), others, user),
+                options.alone,
+                user,
+            )
             for base, preload in ways
+            for user in ([0, *GROUPS] if options.users else [0])
         ]
-        history = History(pairs, options.seed, options.log)
+        history = History(pairs, options.seed, options.users, options.log)
         try:
             for number in range(options.steps):
                 history.step(number)
