@@ -13,6 +13,7 @@
 #include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -91,9 +92,12 @@ static void descriptors(void)
     REFUSED(EFAULT, write(fd, nowhere, 100) == -1);
     REFUSED(EFAULT, open(nowhere, O_RDONLY) == -1);
     REFUSED(EFAULT, symlink(nowhere, at("none")) == -1);
+    CHECK(lchmod(at("a"), 0640) == 0 && stat(at("a"), &by_path) == 0 && (by_path.st_mode & 0777) == 0640);
     CHECK(symlink("a", at("link")) == 0 && close(open(at("link"), O_RDONLY)) == 0);
     REFUSED(ELOOP, open(at("link"), O_RDONLY | O_NOFOLLOW) == -1);
     REFUSED(ELOOP, open(at("link"), O_RDONLY | O_CREAT | O_NOFOLLOW, 0600) == -1);
+    REFUSED(EOPNOTSUPP, lchmod(at("link"), 0600) == -1);
+    REFUSED(EOPNOTSUPP, fchmodat(AT_FDCWD, at("link"), 0600, AT_SYMLINK_NOFOLLOW) == -1);
     CHECK(unlink(at("link")) == 0);
     REFUSED(EISDIR, open(at(""), O_RDONLY | O_TRUNC) == -1);
     struct statvfs figures;
@@ -304,6 +308,11 @@ static void endings(void)
     CHECK(close(both[0]) == 0 && close(both[1]) == 0);
 }
 
+static int is_named_e(const struct dirent *entry)
+{
+    return strcmp(entry->d_name, "e") == 0;
+}
+
 static void directories(void)
 {
     CHECK(mkdir(at("d"), 0700) == 0 && mkdir(at("d/e"), 0700) == 0);
@@ -322,6 +331,20 @@ static void directories(void)
     REFUSED(ENOTEMPTY, rmdir(at("d")) == -1);
     REFUSED(EXDEV, rename(at("d/a"), "/tmp/weir-never") == -1);
     CHECK(remove(at("d/a")) == 0 && remove(at("d/e")) == 0 && rmdir(at("d")) == 0);
+    struct dirent **list;
+    CHECK(mkdir(at("d"), 0700) == 0 && mkdir(at("d/e"), 0700) == 0 && mkdir(at("d/a"), 0700) == 0);
+    CHECK(scandir(at("d"), &list, NULL, alphasort) == 4 && strcmp(list[0]->d_name, ".") == 0 &&
+          strcmp(list[2]->d_name, "a") == 0 && strcmp(list[3]->d_name, "e") == 0 && list[3]->d_type == DT_DIR);
+    for (int i = 0; i < 4; i++)
+        free(list[i]);
+    free(list);
+    CHECK(scandir(at("d"), &list, is_named_e, NULL) == 1 && strcmp(list[0]->d_name, "e") == 0);
+    free(list[0]);
+    free(list);
+    CHECK(rmdir(at("d/e")) == 0 && rmdir(at("d/a")) == 0 && rmdir(at("d")) == 0);
+    REFUSED(ENOENT, scandir(at("d"), &list, NULL, NULL) == -1);
+    REFUSED(ENOTDIR, scandir(at("s"), &list, NULL, NULL) == -1);
+    CHECK(scandir("/", &list, NULL, alphasort) > 2);
     REFUSED(ENOENT, opendir(at("d")) == NULL);
     REFUSED(ENOTDIR, opendir(at("s")) == NULL);
     /* No set-group-id by mkdir. */
@@ -378,6 +401,15 @@ static void refusals(void)
     REFUSED(EINVAL, sendfile(null, fd, NULL, 10) == -1);
     REFUSED(EINVAL, copy_file_range(null, NULL, fd, NULL, 10, 0) == -1);
     REFUSED(EXDEV, link(at("s"), "/tmp/weir-never") == -1);
+    /* By number: programs then call the older function. */
+    struct statx found;
+    unsigned long how[3] = {O_RDONLY, 0, 0};
+    REFUSED(ENOSYS, syscall(SYS_openat2, AT_FDCWD, at("s"), how, sizeof how) == -1);
+    REFUSED(ENOSYS, syscall(SYS_statx, AT_FDCWD, at("s"), 0, STATX_SIZE, &found) == -1);
+    REFUSED(ENOSYS, syscall(SYS_copy_file_range, fd, NULL, null, NULL, 10, 0) == -1);
+    REFUSED(ENOSYS, syscall(SYS_copy_file_range, null, NULL, fd, NULL, 10, 0) == -1);
+    CHECK(close(syscall(SYS_openat2, AT_FDCWD, "/dev/null", how, sizeof how)) == 0);
+    CHECK(syscall(SYS_statx, AT_FDCWD, "/dev/null", 0, STATX_SIZE, &found) == 0);
     /* Whatever comes past the library finds nothing, and changes nothing. */
     char memory[8];
     long moved = -1;

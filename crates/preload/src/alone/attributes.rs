@@ -9,7 +9,7 @@ use crate::real::interpose;
 use libc::{c_char, c_int, c_uint, gid_t, mode_t, off_t, timespec, timeval, uid_t, utimbuf};
 use std::sync::Arc;
 use weir_core::error::{Code, Error, Result};
-use weir_core::types::{Attributes, Ino, WallTime};
+use weir_core::types::{Attributes, FileKind, Ino, WallTime};
 use weir_core::wire::meta::{Changes, SetTime};
 
 /// Number of a device that the kernel gives to nobody, as which programs see the pool.
@@ -173,6 +173,20 @@ fn modes(mode: mode_t) -> Changes {
     Changes { mode: Some(mode & 0o7777), ..Changes::default() }
 }
 
+fn mode_changed(
+    at: c_int,
+    path: *const c_char,
+    mode: mode_t,
+    flags: c_int,
+    next: impl FnOnce() -> c_int,
+) -> c_int {
+    inode(at, path, flags, next, |engine, found| match found.kind {
+        // They have none that could be changed.
+        FileKind::Symlink => Err(Error::new(Code::Unsupported)),
+        _ => change(engine, found.ino, modes(mode)),
+    })
+}
+
 fn owners(uid: uid_t, gid: gid_t) -> Changes {
     let named = |id: u32| (id != u32::MAX).then_some(id);
     Changes { uid: named(uid), gid: named(gid), ..Changes::default() }
@@ -269,11 +283,13 @@ interpose! {
         |next| accessible(at, path, mode, flags, next);
 
     fn chmod(path: *const c_char, mode: mode_t) -> c_int,
-        |next| inode(HERE, path, 0, next, |engine, found| change(engine, found.ino, modes(mode)));
+        |next| mode_changed(HERE, path, mode, 0, next);
+    fn lchmod(path: *const c_char, mode: mode_t) -> c_int,
+        |next| mode_changed(HERE, path, mode, ITSELF, next);
     fn fchmod(fd: c_int, mode: mode_t) -> c_int,
         |next| change_held(fd, next, || Ok(modes(mode)));
     fn fchmodat(at: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int,
-        |next| inode(at, path, flags, next, |engine, found| change(engine, found.ino, modes(mode)));
+        |next| mode_changed(at, path, mode, flags, next);
     fn chown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int,
         |next| inode(HERE, path, 0, next, |engine, found| change(engine, found.ino, owners(uid, gid)));
     fn lchown(path: *const c_char, uid: uid_t, gid: gid_t) -> c_int,

@@ -6,12 +6,14 @@ use crate::engine::Engine;
 use crate::process;
 use crate::real::interpose;
 use crate::{buffer, exports};
-use libc::{DIR, c_char, c_int, c_long, dirent, dirent64};
+use libc::{DIR, c_char, c_int, c_long, c_void, dirent, dirent64};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use weir_core::config::ENTRIES_PER_REPLY_MAX;
 use weir_core::error::Result;
 use weir_core::types::{Entry, FileKind, Ino};
+
+const HERE: c_int = libc::AT_FDCWD;
 
 /// A directory that is being read.
 pub(crate) struct Listing {
@@ -114,26 +116,102 @@ impl Listing {
     }
 }
 
+/// Opens a directory, if it is the pool's.
+fn opened(path: *const c_char) -> Option<*mut DIR> {
+    buffer::settle();
+    let fd = open(HERE, path, libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC, 0)?;
+    if fd < 0 {
+        return Some(std::ptr::null_mut());
+    }
+    let directory = begin(fd).filter(|directory| !directory.is_null());
+    if directory.is_none() {
+        let errno = process::errno();
+        // SAFETY: a descriptor that nobody else knows of.
+        unsafe { exports::close(fd) };
+        process::set_errno(errno);
+    }
+    directory.or(Some(std::ptr::null_mut()))
+}
+
+fn closed(directory: *mut DIR) -> Option<c_int> {
+    let fd = with(directory, |listing| listing.fd)?;
+    let inside = process::Inside::enter();
+    let ended = hold().remove(&(directory as usize));
+    drop((ended, inside));
+    // SAFETY: the descriptor belonged to the stream.
+    Some(unsafe { exports::close(fd) })
+}
+
+type Filter = unsafe extern "C" fn(*const dirent) -> c_int;
+type Compare = unsafe extern "C" fn(*mut *const dirent, *mut *const dirent) -> c_int;
+
+/// As `scandir`, of the pool's directories: memory that the program gives back.
+///
+/// # Safety
+/// As the function.
+unsafe fn scanned(
+    path: *const c_char,
+    list: *mut *mut *mut dirent,
+    filter: Option<Filter>,
+    compare: Option<Compare>,
+) -> Option<c_int> {
+    let directory = opened(path)?;
+    if directory.is_null() {
+        return Some(-1);
+    }
+    let (mut found, mut count, mut room) = (std::ptr::null_mut::<*mut dirent>(), 0, 0);
+    let each = || with(directory, Listing::next).filter(|entry| !entry.is_null());
+    // SAFETY: entries stay until the next is asked for, which nobody else does; memory is used as far as it
+    // was got.
+    let got = unsafe {
+        loop {
+            let Some(entry) = each().map(<*mut dirent64>::cast::<dirent>) else { break true };
+            if filter.is_some_and(|filter| filter(entry) == 0) {
+                continue;
+            }
+            if count == room {
+                room = 2 * room + 16;
+                let more = libc::realloc(found.cast(), room * size_of::<*mut dirent>());
+                if more.is_null() {
+                    break false;
+                }
+                found = more.cast();
+            }
+            let copy = libc::malloc(size_of::<dirent>()).cast::<dirent>();
+            if copy.is_null() {
+                break false;
+            }
+            copy.copy_from_nonoverlapping(entry, 1);
+            found.add(count).write(copy);
+            count += 1;
+        }
+    };
+    closed(directory);
+    // SAFETY: as above; a comparison of pointers to entries is one of pointers to anything.
+    unsafe {
+        if !got {
+            (0..count).for_each(|index| libc::free(found.add(index).read().cast()));
+            libc::free(found.cast());
+            return Some(told(Err(libc::ENOMEM)));
+        }
+        if let Some(compare) = compare {
+            let compare = std::mem::transmute::<
+                Compare,
+                unsafe extern "C" fn(*const c_void, *const c_void) -> c_int,
+            >(compare);
+            libc::qsort(found.cast(), count, size_of::<*mut dirent>(), Some(compare));
+        }
+        list.write(found);
+    }
+    Some(count as c_int)
+}
+
 interpose! {
     fn opendir(path: *const c_char) -> *mut DIR,
-        |next| {
-            buffer::settle();
-            let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC;
-            match open(libc::AT_FDCWD, path, flags, 0) {
-                None => next(),
-                Some(..0) => std::ptr::null_mut(),
-                Some(fd) => match begin(fd) {
-                    Some(directory) if !directory.is_null() => directory,
-                    _ => {
-                        let errno = process::errno();
-                        // SAFETY: a descriptor that nobody else knows of.
-                        unsafe { exports::close(fd) };
-                        process::set_errno(errno);
-                        std::ptr::null_mut()
-                    }
-                },
-            }
-        };
+        |next| opened(path).unwrap_or_else(next);
+    fn scandir | scandir64(path: *const c_char, list: *mut *mut *mut dirent, filter: Option<Filter>, compare: Option<Compare>) -> c_int,
+        // SAFETY: the program gives room for a pointer, and its own functions.
+        |next| unsafe { scanned(path, list, filter, compare) }.unwrap_or_else(next);
     fn fdopendir(fd: c_int) -> *mut DIR,
         |next| begin(fd).unwrap_or_else(next);
     fn readdir(directory: *mut DIR) -> *mut dirent,
@@ -174,14 +252,5 @@ interpose! {
     fn dirfd(directory: *mut DIR) -> c_int,
         |next| with(directory, |listing| listing.fd).unwrap_or_else(next);
     fn closedir(directory: *mut DIR) -> c_int,
-        |next| match with(directory, |listing| listing.fd) {
-            None => next(),
-            Some(fd) => {
-                let inside = process::Inside::enter();
-                let ended = hold().remove(&(directory as usize));
-                drop((ended, inside));
-                // SAFETY: the descriptor belonged to the stream.
-                unsafe { exports::close(fd) }
-            }
-        };
+        |next| closed(directory).unwrap_or_else(next);
 }

@@ -245,6 +245,16 @@ fn named<'a>(at: c_int, path: *const c_char) -> Option<Named<'a>> {
     if is_on() && !path.is_null() { find_named(at, path) } else { None }
 }
 
+/// Whether a path is that of something in a pool without a mount.
+pub(crate) fn is_pools(at: c_int, path: *const c_char) -> bool {
+    named(at, path).is_some()
+}
+
+/// Whether a descriptor stands for something in a pool without a mount.
+pub(crate) fn is_handle(fd: c_int) -> bool {
+    handle(fd).is_some()
+}
+
 fn find_named<'a>(at: c_int, path: *const c_char) -> Option<Named<'a>> {
     // The kernel says what is wrong with it.
     if !reach::is_readable(path) {
@@ -597,7 +607,7 @@ fn is_path(fd: c_int) -> bool {
 
 /// Refuses what would be done with the memory file alone.
 pub(crate) fn refuse<T: From<i8>>(fd: c_int, errno: c_int, next: impl FnOnce() -> T) -> T {
-    if handle(fd).is_some() { told(Err(errno)) } else { next() }
+    if is_handle(fd) { told(Err(errno)) } else { next() }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What there is not without a mount. It is refused: the kernel would do it with the empty directory,
 //! or with the memory file that a descriptor of ours is.
 
-use super::{handle, named, refuse, told};
+use super::{is_handle, named, refuse, told};
 use crate::buffer;
 use crate::real::interpose;
 use libc::{c_char, c_int, c_uint, c_void, dev_t, mode_t, off_t, size_t, ssize_t};
@@ -24,7 +24,7 @@ fn changes<T: From<i8>>(fd: c_int, errno: c_int, next: impl FnOnce() -> T) -> T 
 /// As [`changes`], of functions that give an error number.
 fn number(fd: c_int, errno: c_int, next: impl FnOnce() -> c_int) -> c_int {
     buffer::forget();
-    if handle(fd).is_some() { errno } else { next() }
+    if is_handle(fd) { errno } else { next() }
 }
 
 const HERE: c_int = libc::AT_FDCWD;
@@ -42,8 +42,6 @@ interpose! {
         |next| path(HERE, name, libc::ENOSYS, next);
     fn mkfifoat(at: c_int, name: *const c_char, mode: mode_t) -> c_int,
         |next| path(at, name, libc::ENOSYS, next);
-    fn scandir | scandir64(name: *const c_char, list: *mut c_void, filter: *mut c_void, compare: *mut c_void) -> c_int,
-        |next| path(HERE, name, libc::ENOSYS, next);
     fn ftw | ftw64(name: *const c_char, each: *mut c_void, descriptors: c_int) -> c_int,
         |next| path(HERE, name, libc::ENOSYS, next);
     fn nftw | nftw64(name: *const c_char, each: *mut c_void, descriptors: c_int, flags: c_int) -> c_int,
