@@ -22,18 +22,18 @@ extern "C" fn before(
     second: *const c_char,
     third: c_int,
 ) -> *mut c_void {
-    let is_pools = match number {
-        libc::SYS_copy_file_range => alone::is_handle(first) || alone::is_handle(third),
-        number => takes_place(number) && alone::is_pools(first, second),
-    };
-    if is_pools {
-        return refused as *mut c_void;
-    }
     if !process::is_inside() && !is_harmless(number) {
         let errno = process::errno();
         // It may read, and it may write.
         buffer::forget();
+        let is_pools = match number {
+            libc::SYS_copy_file_range => alone::is_handle(first) || alone::is_handle(third),
+            number => takes_place(number) && alone::is_pools(first, second),
+        };
         process::set_errno(errno);
+        if is_pools {
+            return refused as *mut c_void;
+        }
     }
     let real = REAL.load(Ordering::Acquire);
     if real.is_null() { call as *mut c_void } else { real }
