@@ -18,14 +18,14 @@ import errno
 import fcntl
 import operator
 import os
-import pickle
 import random
 import shutil
 import stat
-import subprocess
 import sys
 import tempfile
 import zlib
+
+from told import Process, serve
 
 NOREPLACE, EXCHANGE = 1, 2
 AT_FDCWD, AT_SYMLINK_FOLLOW = -100, 0x400
@@ -300,44 +300,18 @@ class Worker:
         return answer
 
 
-def serve(base, others, user):
-    worker = Worker(base, others, user)
-    answers = sys.stdout.buffer
-    while True:
-        try:
-            name, arguments = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        try:
-            answer = getattr(worker, name)(*arguments)
-        except OSError as error:
-            answer = "error", errno.errorcode.get(error.errno, str(error.errno))
-        except KeyError:
-            answer = "not open"
-        pickle.dump(answer, answers)
-        answers.flush()
+def refused(_name, _arguments, error):
+    if isinstance(error, KeyError):
+        return "not open"
+    if isinstance(error, OSError):
+        return "error", errno.errorcode.get(error.errno, str(error.errno))
+    return error
 
 
-class Process:
-    def __init__(self, base, others, user, preload=None):
-        environment = dict(os.environ, LD_PRELOAD=preload) if preload else None
-        self.name = base + (" (preloaded)" if preload else "") + (f" by user {user}" if user else "")
-        options = ["--user", str(user), *(["--others"] if others else [])]
-        self.child = subprocess.Popen(
-            [sys.executable, __file__, "--serve", *options, base],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
-
-    def ask(self, name, *arguments):
-        pickle.dump((name, arguments), self.child.stdin)
-        self.child.stdin.flush()
-        return pickle.load(self.child.stdout)
-
-    def end(self):
-        self.child.stdin.close()
-        self.child.wait(timeout=30)
+def process(base, others, user, preload=""):
+    name = f"{base} by user {user}" if user else base
+    options = ["--user", str(user), *(["--others"] if others else [])]
+    return Process(name, __file__, ["--serve", *options, base], preload)
 
 
 class Difference(Exception):
@@ -542,7 +516,7 @@ def main():
     parser.add_argument("directories", nargs="+")
     options = parser.parse_args()
     if options.serve:
-        return serve(options.directories[0], options.others, options.user)
+        return serve(Worker(options.directories[0], options.others, options.user), refused)
 
     local = tempfile.mkdtemp(dir=options.local)
     os.chmod(local, 0o755)
@@ -557,8 +531,8 @@ def main():
             os.chmod(inside(directory), 0o777)
         pairs = [
             Pair(
-                Process(inside(base), others, user, preload),
-                Process(inside(local), others, user),
+                process(inside(base), others, user, preload),
+                process(inside(local), others, user),
                 options.alone,
                 user,
             )

@@ -14,10 +14,10 @@ import argparse
 import ctypes
 import mmap
 import os
-import pickle
 import random
-import subprocess
 import sys
+
+from told import Process, serve
 
 KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
 
@@ -132,44 +132,8 @@ class Worker:
             found.append((start, at))
 
 
-def serve(path):
-    worker = Worker(path)
-    answers = sys.stdout.buffer
-    while True:
-        try:
-            name, arguments = pickle.load(sys.stdin.buffer)
-        except EOFError:
-            return
-        try:
-            answer = getattr(worker, name)(*arguments)
-        except (AssertionError, OSError, ValueError) as error:
-            answer = RuntimeError(f"{name}{arguments}: {error!r}")
-        pickle.dump(answer, answers)
-        answers.flush()
-
-
-class Process:
-    def __init__(self, path, preload):
-        environment = dict(os.environ, LD_PRELOAD=preload) if preload else None
-        self.name = f"{path} (preloaded)" if preload else path
-        self.child = subprocess.Popen(
-            [sys.executable, __file__, "--serve", path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-        )
-
-    def ask(self, name, *arguments):
-        pickle.dump((name, arguments), self.child.stdin)
-        self.child.stdin.flush()
-        answer = pickle.load(self.child.stdout)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def end(self):
-        self.child.stdin.close()
-        self.child.wait(timeout=30)
+def refused(name, arguments, error):
+    return RuntimeError(f"{name}{arguments}: {error!r}")
 
 
 class History:
@@ -333,13 +297,14 @@ def main():
     parser.add_argument("files", nargs="+")
     options = parser.parse_args()
     if options.serve:
-        return serve(options.files[0])
+        return serve(Worker(options.files[0]), refused)
 
     with open(options.files[0], "wb"):
         pass
-    processes = [Process(path, "") for path in options.files]
+    process = lambda path, preload: Process(path, __file__, ["--serve", path], preload)
+    processes = [process(path, "") for path in options.files]
     if options.preload:
-        processes += [Process(path, options.preload) for path in options.files]
+        processes += [process(path, options.preload) for path in options.files]
     history = History(processes, options.seed, options.length, options.unmapped)
     try:
         for number in range(options.steps):
