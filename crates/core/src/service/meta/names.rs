@@ -300,17 +300,14 @@ impl MetaService {
         self.enter(txn, who, &to).await?;
         let source = txn.name(from.directory, from_name).await?;
         let source = source.ok_or_else(|| no_name(from.directory, from_name))?;
-        if from.directory == to.directory && from_name == to_name {
-            return match how.no_replace {
-                true => Err(Fault::Failed(exists(to.directory, to_name))),
-                false => Ok(Fate::Stays),
-            };
-        }
         let target = txn.name(to.directory, to_name).await?;
         match target {
             Some(_) if how.no_replace => return Err(Fault::Failed(exists(to.directory, to_name))),
             None if how.exchange => return Err(Fault::Failed(no_name(to.directory, to_name))),
             _ => {}
+        }
+        if from.directory == to.directory && from_name == to_name {
+            return Ok(Fate::Stays);
         }
         let source_is_directory = source.kind == FileKind::Directory;
         let target_is_directory = target.is_some_and(|it| it.kind == FileKind::Directory);
