@@ -87,12 +87,12 @@ class Worker:
         size = found.st_size if kind in (stat.S_IFREG, stat.S_IFLNK) else None
         return (oct(found.st_mode), found.st_nlink, found.st_uid, found.st_gid, size)
 
-    def at(self, place, path):
+    def at(self, place):
         """The descriptor of a directory that `place` stands for, if any."""
         return None if place is None else self.open_files[place]
 
     def open(self, number, place, path, flags, mode):
-        fd = os.open(path, flags | os.O_NONBLOCK, mode, dir_fd=self.at(place, path))
+        fd = os.open(path, flags | os.O_NONBLOCK, mode, dir_fd=self.at(place))
         if self.others and stat.S_ISFIFO(os.fstat(fd).st_mode):
             # At each mount it is another one; and the kernel lets everybody open it.
             os.close(fd)
@@ -156,24 +156,24 @@ class Worker:
         self.link(f"/proc/self/fd/{self.open_files[number]}", path, True)
 
     def stat(self, place, path, follow):
-        return self.attributes(os.stat(path, dir_fd=self.at(place, path), follow_symlinks=follow))
+        return self.attributes(os.stat(path, dir_fd=self.at(place), follow_symlinks=follow))
 
     def list(self, path):
         with os.scandir(path) as entries:
             return sorted((entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink()) for entry in entries)
 
     def mkdir(self, place, path, mode):
-        os.mkdir(path, mode, dir_fd=self.at(place, path))
+        os.mkdir(path, mode, dir_fd=self.at(place))
 
     def rmdir(self, place, path):
-        os.rmdir(path, dir_fd=self.at(place, path))
+        os.rmdir(path, dir_fd=self.at(place))
 
     def unlink(self, place, path):
-        os.unlink(path, dir_fd=self.at(place, path))
+        os.unlink(path, dir_fd=self.at(place))
 
     def rename(self, place, path, other_place, other, flags):
-        at = lambda place: AT_FDCWD if place is None else self.open_files[place]
-        self.call("renameat2", at(place), path.encode(), at(other_place), other.encode(), flags)
+        at, other_at = (AT_FDCWD if it is None else self.at(it) for it in (place, other_place))
+        self.call("renameat2", at, path.encode(), other_at, other.encode(), flags)
 
     def link(self, path, other, follow):
         # Python's own follows only where it is given descriptors.
@@ -181,10 +181,10 @@ class Worker:
         self.call("linkat", AT_FDCWD, path.encode(), AT_FDCWD, other.encode(), flags)
 
     def symlink(self, place, text, path):
-        os.symlink(text, path, dir_fd=self.at(place, path))
+        os.symlink(text, path, dir_fd=self.at(place))
 
     def readlink(self, place, path):
-        return os.readlink(path, dir_fd=self.at(place, path))
+        return os.readlink(path, dir_fd=self.at(place))
 
     def mkfifo(self, path, mode):
         os.mkfifo(path, mode)
@@ -375,7 +375,7 @@ class History:
         self.log.append(f"{number}: {pair.process.name}: {operation[0]}{shown(operation[1:])}")
         if self.log_all:
             print(self.log[-1], flush=True)
-        paths = [p for p in operation[1:] if isinstance(p, str) and operation[0] not in ("symlink",)]
+        paths = [p for p in operation[1:] if isinstance(p, str) and operation[0] != "symlink"]
         paths += [os.path.dirname(p) or "." for p in paths]
         before = [p.ask("times", paths) for p in (pair.process, pair.twin)]
         result = pair.both(*operation)
@@ -455,7 +455,7 @@ class History:
                 return kind, path
             case "getcwd" | "home":
                 return (kind,)
-            case "read" | "ftruncate" if kind == "read":
+            case "read":
                 return kind, number, chance.randrange(8000), chance.choice([1, 1000, 70_000])
             case "ftruncate":
                 return kind, number, chance.choice([0, 10, 6000, 100_000])
