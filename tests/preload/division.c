@@ -461,10 +461,148 @@ static void inherits(void)
     warm();
     borrow(0);
     uint64_t at = LENGTH;
-    reads_next(0, &at);
-    reads_next(0, &at);
+    DIRECTLY(0, reads_next(0, &at));
+    DIRECTLY(0, reads_next(0, &at));
     DIRECTLY(1, EQUAL(pread(0, memory, LENGTH, 0), LENGTH));
     CHECK(filled(memory, 1, 0, LENGTH));
+    if (getenv("GRANDCHILD")) EQUAL(kill(atoi(getenv("GRANDCHILD")), SIGKILL), 0);
+}
+
+/* Executes this program for one of its cases; a library's function of each kind. */
+static void execute(int way, char *name)
+{
+    char *const arguments[] = {"division", name, NULL};
+    char *const self = realpath("/proc/self/exe", NULL);
+    switch (way) {
+    case 0: execve(self, arguments, environ); break;
+    case 1: execv(self, arguments); break;
+    case 2: execl(self, "division", name, NULL); break;
+    case 3:
+        setenv("PATH", "", 1);
+        EQUAL(symlink(self, "division") == 0 || errno == EEXIST, 1);
+        setenv("PATH", "/nowhere:.", 1);
+        execvp("division", arguments);
+        break;
+    }
+    _exit(1);
+}
+
+/* What a process alone has open is the program's that it executes: read and written past the kernel, at one position for
+   all of its descriptors. Anything that others may have is not. */
+static void left_to_programs(void)
+{
+    warm();
+    close(made("f", 8 * LENGTH));
+    for (int round = 0; round < 8; round++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            int fd = open("f", O_RDWR);
+            EQUAL(dup2(fd, 0), 0);
+            EQUAL(dup2(fd, 1), 1);
+            if (round % 2) borrow(0);
+            if (round == 4 || round == 5) {
+                /* One of its names is closed by executing, and one is another file's. */
+                fcntl(1, F_SETFD, FD_CLOEXEC);
+                EQUAL(close(fd), 0);
+                EQUAL(open("f", O_RDWR), fd);
+            }
+            EQUAL(lseek(0, LENGTH, SEEK_SET), LENGTH);
+            execute(round % 4, round == 4 || round == 5 ? "takes_one_over" : "takes_over");
+        }
+        ends_well(child);
+    }
+    /* A child has it, too, made before or after an attempt to execute something. */
+    for (int round = 0; round < 3; round++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            int fd = open("f", O_RDWR);
+            EQUAL(dup2(fd, 0), 0);
+            if (round == 1) borrow(0);
+            EQUAL(lseek(0, LENGTH, SEEK_SET), LENGTH);
+            char *const arguments[] = {"none", NULL};
+            if (round) CHECK(execv("/proc/self/exe/none", arguments) < 0);
+            if (round == 2) {
+                /* An interpreter that is no program's: a file that the library believes in and the kernel does not. */
+                int script = open("script", O_CREAT | O_WRONLY | O_CLOEXEC, 0755);
+                EQUAL(write(script, "#!/bin/sh\n", 10), 10);
+                EQUAL(fchmod(script, 0644), 0);
+                CHECK(execv("script", arguments) < 0);
+                EQUAL(errno, EACCES);
+                EQUAL(fcntl(0, 11), 55);
+            }
+            pid_t grandchild = fork();
+            if (grandchild == 0) {
+                pause();
+                _exit(0);
+            }
+            char number[16];
+            snprintf(number, sizeof number, "%d", (int)grandchild);
+            setenv("GRANDCHILD", number, 1);
+            execute(round, "inherits");
+        }
+        ends_well(child);
+    }
+    /* By shells, of programs that do enough to be worth connections. */
+    int big = open("big", O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    EQUAL(ftruncate(big, 32 * MIB), 0);
+    char *const redirected[] = {"exec dd bs=1M status=none <big >/dev/null", "exec dd bs=1M status=none if=/dev/zero count=32 >g",
+                                "bash -c 'dd bs=1M status=none if=/dev/zero count=32 2>&1 >g | cat; true'"};
+    for (int i = 0; i < 3; i++) {
+        uint64_t before = direct();
+        EQUAL(system(redirected[i]), 0);
+        CHECK(direct() > before + 16);
+    }
+    struct stat status;
+    EQUAL(stat("g", &status), 0);
+    EQUAL(status.st_size, 32 * MIB);
+}
+
+static void taken_over(int duplicates)
+{
+    if (lseek(0, 0, SEEK_CUR) != LENGTH) return;
+    /* Nothing is to be seen of it. */
+    EQUAL(fcntl(0, 11), 0);
+    EQUAL(fcntl(0, F_GETOWN), 0);
+    warm();
+    uint64_t at = LENGTH;
+    borrow(0);
+    borrow(3);
+    DIRECTLY(1, reads_next(0, &at));
+    if (duplicates) {
+        DIRECTLY(1, reads_next(1, &at));
+        DIRECTLY(1, reads_next(3, &at));
+    } else {
+        uint64_t own = 0;
+        EQUAL(fcntl(1, F_GETFD), -1);
+        DIRECTLY(1, reads_next(3, &own));
+    }
+    DIRECTLY(1, reads_next(0, &at));
+    EQUAL(lseek(0, 0, SEEK_CUR), at);
+    if (duplicates) {
+        /* Its stream has a larger buffer than the C library's. */
+        fill(memory, 1, at, LENGTH);
+        EQUAL(fwrite(memory, 1, LENGTH, stdout), LENGTH);
+        EQUAL(lseek(0, 0, SEEK_CUR), at);
+        EQUAL(fflush(stdout), 0);
+        EQUAL(lseek(0, 0, SEEK_CUR), at + LENGTH);
+        EQUAL(lseek(0, (off_t)at, SEEK_SET), at);
+    }
+    /* Now it has a child. */
+    if (fork() == 0) _exit(0);
+    EQUAL(wait(NULL) > 0, 1);
+    DIRECTLY(0, reads_next(0, &at));
+}
+
+static void takes_over(void)
+{
+    taken_over(1);
+}
+
+static void takes_one_over(void)
+{
+    taken_over(0);
 }
 
 static const struct test tests[] = {
@@ -479,6 +617,9 @@ static const struct test tests[] = {
     {"with_threads", with_threads},
     {"executed", executed},
     {"inherits", inherits},
+    {"left_to_programs", left_to_programs},
+    {"takes_over", takes_over},
+    {"takes_one_over", takes_one_over},
     {NULL, NULL},
 };
 

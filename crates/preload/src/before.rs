@@ -74,7 +74,6 @@ macro_rules! before {
 
 before! {
     sync syncfs
-    execve execv execvp execvpe execl execlp execle fexecve execveat
     _exit _Exit quick_exit abort
     setrlimit setrlimit64 prlimit prlimit64
 }

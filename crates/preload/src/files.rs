@@ -6,6 +6,7 @@
 //! process sees it: while none is counted, nothing has changed.
 
 use crate::alone::{self, Own};
+use crate::bequest;
 use crate::buffer::{self, Buffer};
 use crate::engine::{self, Engine};
 use crate::fork;
@@ -497,7 +498,7 @@ pub(crate) fn wanted(fd: c_int, way: Way, bytes: usize) -> Option<Arc<Descriptio
             _ => return current(fd),
         },
         FOREIGN | OURS => return None,
-        UNKNOWN => match candidate(fd) {
+        UNKNOWN => match is_candidate(fd) {
             true => 0,
             false => {
                 set(fd, FOREIGN);
@@ -572,7 +573,7 @@ fn devices() -> MutexGuard<'static, Devices> {
 }
 
 /// Whether it is a regular file of a file system that may be a mount of ours.
-fn candidate(fd: c_int) -> bool {
+pub(crate) fn is_candidate(fd: c_int) -> bool {
     let Some((identity, mode)) = identity(fd, libc::AT_STATX_DONT_SYNC) else { return false };
     // File systems without a device of their own have major number 0.
     u32::from(mode) & libc::S_IFMT == libc::S_IFREG
@@ -612,7 +613,7 @@ fn status(fd: c_int, flags: c_int, mask: libc::c_uint) -> Option<libc::statx> {
 pub(crate) fn refresh(fd: c_int) {
     match current(fd) {
         Some(description) => description.refresh(fd),
-        None if candidate(fd) => ask_length(fd),
+        None if is_candidate(fd) => ask_length(fd),
         None => {}
     }
 }
@@ -691,6 +692,24 @@ fn is_closed_by_executing(fd: c_int) -> bool {
     flags & libc::FD_CLOEXEC != 0
 }
 
+/// Whether this is open on what may be a pool's file, which this process alone has open, and which the program that it
+/// executes will have open. To be called inside.
+pub(crate) fn is_left_by_executing(fd: c_int) -> bool {
+    let value = state(fd).map_or(UNKNOWN, |state| state.load(Ordering::Acquire));
+    let is_alone = match value & !PRIVATE {
+        POOL => current(fd).is_some_and(|description| !description.is_shared()),
+        _ => is_undecided(value) && is_candidate(fd) && !is_shared_by_duplicate(fd),
+    };
+    is_alone && !is_closed_by_executing(fd)
+}
+
+/// Whether it was duplicated to one that another process has.
+fn is_shared_by_duplicate(fd: c_int) -> bool {
+    let turns = turns();
+    let alike = |turn: &Arc<Mutex<()>>| turns.get(&fd).is_some_and(|own| Arc::ptr_eq(own, turn));
+    turns.iter().any(|(other, turn)| alike(turn) && !is_unshared(*other))
+}
+
 /// Whether it may be what this process alone has open.
 fn is_unshared(fd: c_int) -> bool {
     let Some(state) = state(fd) else { return false };
@@ -700,6 +719,7 @@ fn is_unshared(fd: c_int) -> bool {
 
 /// From now on another process has this descriptor, too. To be called inside.
 pub(crate) fn share_one(fd: c_int) {
+    bequest::revoke();
     let descriptions = DESCRIPTIONS.read().unwrap_or_else(PoisonError::into_inner);
     match (descriptions.get(&fd), state(fd)) {
         (Some(description), _) => description.shared.store(true, Ordering::Relaxed),

@@ -13,6 +13,7 @@
 mod alone;
 mod bare;
 mod before;
+mod bequest;
 mod buffer;
 mod engine;
 mod exports;
@@ -33,6 +34,7 @@ extern "C" fn begin() {
     memory::begin();
     exports::begin();
     before::find();
+    bequest::find();
     bare::find();
     alone::find();
     // SAFETY: a name ended by a NUL; nobody changes the environment this early.
@@ -42,6 +44,7 @@ extern "C" fn begin() {
     if process::begin() {
         fork::begin();
         alone::begin();
+        bequest::take_over();
     }
 }
 

@@ -10,8 +10,8 @@ use crate::real::kernel;
 use libc::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 
-const F_SETSIG: c_int = 10;
-const F_GETSIG: c_int = 11;
+pub(crate) const F_SETSIG: c_int = 10;
+pub(crate) const F_GETSIG: c_int = 11;
 /// Commands of fcntl's by which a program uses that number itself, or has it used.
 const USES: [c_int; 6] =
     [libc::F_SETOWN, F_SETSIG, F_GETSIG, F_SETOWN_EX, libc::F_SETLEASE, libc::F_NOTIFY];

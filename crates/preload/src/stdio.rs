@@ -82,6 +82,27 @@ pub(crate) unsafe fn opened(
     stream
 }
 
+unsafe extern "C" {
+    static stdin: *mut FILE;
+    static stdout: *mut FILE;
+    static stderr: *mut FILE;
+}
+
+/// The descriptor is what the program begins with, and a pool's file that nobody else has open: if it is that of a
+/// standard stream, this is as good as just opened. Only what is written for long gets a buffer. To be called before the
+/// program runs.
+pub(crate) fn begins_with(fd: c_int) {
+    // SAFETY: the C library's streams, which nobody has used yet.
+    unsafe {
+        match fd {
+            libc::STDIN_FILENO => opened(std::ptr::null(), c"r+".as_ptr(), stdin),
+            libc::STDOUT_FILENO => opened(std::ptr::null(), c"w".as_ptr(), stdout),
+            libc::STDERR_FILENO => opened(std::ptr::null(), c"r+".as_ptr(), stderr),
+            _ => return,
+        };
+    }
+}
+
 /// Whether a stream has this descriptor: it moves bytes behind the library's back, which then must not keep any.
 pub(crate) fn has(fd: c_int) -> bool {
     hold().open.values().any(|stream| stream.fd == fd)
