@@ -1,9 +1,11 @@
 /* Processes that divide, in every way there is, and go on working with what they share. */
 #include "check.h"
 
+#include <dirent.h>
 #include <pthread.h>
 #include <spawn.h>
 #include <stdatomic.h>
+#include <sys/socket.h>
 
 extern char **environ;
 
@@ -241,6 +243,18 @@ static void writes_with(int way)
             execvp(writer[0], writer);
             _exit(1);
         }
+    } else if (way >= 3) {
+        child = fork();
+        CHECK(child >= 0);
+        if (child == 0 && way == 3) {
+            for (int i = 0; i < LINES; i++) EQUAL(write(fd, "childrens\n", 10), 10);
+            _exit(0);
+        } else if (child == 0) {
+            EQUAL(fcntl(fd, F_DUPFD, 100), 100);
+            EQUAL(dup2(100, 1), 1);
+            execvp(writer[0], writer);
+            _exit(1);
+        }
     } else {
         posix_spawn_file_actions_t actions;
         EQUAL(posix_spawn_file_actions_init(&actions), 0);
@@ -267,7 +281,7 @@ static void writes_with(int way)
 static void children_that_write(void)
 {
     warm();
-    for (int way = 0; way < 3; way++) writes_with(way);
+    for (int way = 0; way < 5; way++) writes_with(way);
 }
 
 static char *const nothing[] = {"true", NULL};
@@ -334,6 +348,191 @@ static void started(void)
     ends_well(child);
     DIRECTLY(0, EQUAL(write(own, memory, LENGTH), LENGTH));
     DIRECTLY(0, EQUAL(write(201, memory, LENGTH), LENGTH));
+}
+
+/* What a child of fork does with a descriptor before it ends: each is one of these, and whether the library goes on by
+   itself afterwards. */
+enum { ENDS, EXECUTES, KEEPS, DUPLICATES, SPAWNS, VFORKS, SENDS, HAS_A_CHILD, WAYS };
+
+static void send_to(int socket, int fd)
+{
+    union {
+        struct cmsghdr header;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    char byte = 'x';
+    struct iovec piece = {&byte, 1};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+    struct cmsghdr *part = CMSG_FIRSTHDR(&message);
+    part->cmsg_level = SOL_SOCKET;
+    part->cmsg_type = SCM_RIGHTS;
+    part->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(part), &fd, sizeof fd);
+    EQUAL(sendmsg(socket, &message, 0), 1);
+}
+
+static void in_child(int way, int fd, const int *sockets)
+{
+    static char *const sleeper[] = {"sleep", "100", NULL};
+    posix_spawn_file_actions_t actions;
+    pid_t other;
+    uint64_t at = 0;
+    wait_for(to_child);
+    EQUAL(lseek(fd, 0, SEEK_CUR), LENGTH);
+    at = LENGTH;
+    DIRECTLY(0, reads_next(fd, &at));
+    switch (way) {
+    case EXECUTES:
+        tell(to_parent);
+        execvp(sleeper[0], sleeper);
+        _exit(1);
+    case KEEPS: EQUAL(fcntl(fd, F_SETFD, 0), 0); break;
+    case DUPLICATES: EQUAL(dup2(fd, 0), 0); break;
+    case SPAWNS:
+        EQUAL(posix_spawn_file_actions_init(&actions), 0);
+        EQUAL(posix_spawn_file_actions_adddup2(&actions, fd, 0), 0);
+        EQUAL(posix_spawnp(&other, "true", &actions, NULL, nothing, environ), 0);
+        ends_well(other);
+        break;
+    case VFORKS:
+        other = vfork();
+        if (other == 0) {
+            dup2(fd, 0);
+            execvp(nothing[0], nothing);
+            _exit(1);
+        }
+        ends_well(other);
+        break;
+    case SENDS: send_to(sockets[1], fd); break;
+    case HAS_A_CHILD:
+        if (fork() == 0) {
+            wait_for(to_child);
+            uint64_t at = 3 * LENGTH;
+            DIRECTLY(0, reads_next(fd, &at));
+            /* What it opens itself it may hand on. */
+            int own = open("f", O_RDONLY | O_CLOEXEC);
+            EQUAL(dup2(own, 0), 0);
+            EQUAL(dup2(to_parent[1], 1), 1);
+            _exit(0);
+        }
+        break;
+    }
+    tell(to_parent);
+    _exit(0);
+}
+
+static pid_t waiting_child(void)
+{
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        pause();
+        _exit(1);
+    }
+    return child;
+}
+
+static void killed(pid_t child)
+{
+    EQUAL(kill(child, SIGKILL), 0);
+    EQUAL(waitpid(child, NULL, 0), child);
+}
+
+static int open_descriptors(void)
+{
+    int count = 0;
+    DIR *directory = opendir("/proc/self/fd");
+    while (readdir(directory)) count++;
+    EQUAL(closedir(directory), 0);
+    return count;
+}
+
+/* Until children of fork have ended or executed a program, they have what is open; then the library goes on by itself,
+   unless one has handed it on. */
+static void lent_to_children(void)
+{
+    warm();
+    close(made("f", 8 * LENGTH));
+    for (int way = 0; way < 2 * WAYS; way++) {
+        turns();
+        int sockets[2];
+        CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, sockets) == 0);
+        int fd = open("f", O_RDWR | O_CLOEXEC), other = open("f", O_RDWR);
+        borrow(other);
+        uint64_t at = 0;
+        /* Borrowed before there is a child, or while there is one. */
+        if (way < WAYS) {
+            borrow(fd);
+            DIRECTLY(1, reads_next(fd, &at));
+        }
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) in_child(way % WAYS, fd, sockets);
+        if (way >= WAYS) borrow(fd);
+        if (at == 0) DIRECTLY(0, reads_next(fd, &at));
+        DIRECTLY(0, EQUAL(read(other, memory, LENGTH), LENGTH));
+        tell(to_child);
+        wait_for(to_parent);
+        at += LENGTH;
+        if (way % WAYS != EXECUTES) ends_well(child);
+        /* For it to have executed something. */
+        usleep(way % WAYS == EXECUTES ? 200000 : 0);
+        int handed_on = way % WAYS >= KEEPS;
+        DIRECTLY(!handed_on, reads_next(fd, &at));
+        if (way % WAYS == HAS_A_CHILD) {
+            tell(to_child);
+            at += LENGTH;
+            usleep(200000);
+            DIRECTLY(1, reads_next(fd, &at));
+        }
+        DIRECTLY(!handed_on || way % WAYS == HAS_A_CHILD, reads_next(fd, &at));
+        /* What it has inherited it may have given to others. */
+        DIRECTLY(0, EQUAL(read(other, memory, LENGTH), LENGTH));
+        if (way % WAYS == EXECUTES) killed(child);
+        EQUAL(close(fd), 0);
+        EQUAL(close(other), 0);
+    }
+    int before = open_descriptors();
+    /* One of two that have what the library has not borrowed yet, and what it has. */
+    int lent = borrowed("f", O_RDWR | O_CLOEXEC), undecided = open("f", O_RDWR | O_CLOEXEC);
+    pid_t two[] = {waiting_child(), waiting_child()};
+    for (int i = 0; i < 2; i++) {
+        killed(two[i]);
+        borrow(undecided);
+        uint64_t at = (uint64_t)i * LENGTH, same = at;
+        DIRECTLY(i, reads_next(lent, &at));
+        DIRECTLY(i, reads_next(undecided, &same));
+    }
+    EQUAL(close(lent) | close(undecided), 0);
+    /* Several at once, more than the library tells apart, and one after the other. */
+    int first = borrowed("f", O_RDWR | O_CLOEXEC), second = borrowed("f", O_RDWR | O_CLOEXEC);
+    pid_t children[70];
+    for (int i = 0; i < 70; i++) {
+        children[i] = waiting_child();
+        if (i == 3) EQUAL(close(second), 0);
+        if (i == 3) second = borrowed("f", O_RDWR | O_CLOEXEC);
+    }
+    uint64_t at = 0;
+    DIRECTLY(0, reads_next(first, &at));
+    int third = borrowed("f", O_RDWR | O_CLOEXEC);
+    at = 0;
+    DIRECTLY(1, reads_next(third, &at));
+    for (int i = 0; i < 70; i++) killed(children[i]);
+    DIRECTLY(1, reads_next(third, &at));
+    for (int i = 0; i < 200; i++) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        ends_well(child);
+        EQUAL(lseek(third, 0, SEEK_SET), 0);
+        at = 0;
+        DIRECTLY(1, reads_next(third, &at));
+    }
+    /* Nothing is left over of them: the next one finds out. */
+    pid_t last = fork();
+    if (last == 0) _exit(0);
+    ends_well(last);
+    EQUAL(close(first) | close(second) | close(third), 0);
+    CHECK(open_descriptors() <= before + 1);
 }
 
 static void shells(void)
@@ -613,6 +812,7 @@ static const struct test tests[] = {
     {"vforked", vforked},
     {"children_that_write", children_that_write},
     {"started", started},
+    {"lent_to_children", lent_to_children},
     {"shells", shells},
     {"with_threads", with_threads},
     {"executed", executed},

@@ -108,7 +108,7 @@ unsafe fn leave(program: Program, environment: *const *const c_char) {
     }
     let _inside = Inside::enter();
     revoke();
-    files::end_doubts();
+    (0..LEFT_MAX).for_each(files::end_doubts);
     let left: Vec<_> = (0..LEFT_MAX).filter(|fd| files::is_left_by_executing(*fd)).collect();
     if left.is_empty() || !is_single() {
         return;

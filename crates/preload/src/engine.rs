@@ -94,7 +94,7 @@ fn descriptors_max() -> u64 {
 }
 
 /// Moves our descriptors behind those that programs expect to get, and remembers them.
-fn mover(descriptor: OwnedFd) -> OwnedFd {
+pub(crate) fn mover(descriptor: OwnedFd) -> OwnedFd {
     // Not too far: the kernel keeps a table of all numbers below.
     let floor = (descriptors_max() / 2).min(4000) as libc::c_int;
     // SAFETY: numbers only.

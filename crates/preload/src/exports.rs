@@ -2,7 +2,7 @@
 
 use crate::real::{interpose, kernel, same};
 use crate::transfer::{Memory, Way, transfer};
-use crate::{alone, buffer, files, fork, process, reach, stdio};
+use crate::{alone, buffer, children, files, fork, process, reach, stdio};
 use libc::{c_char, c_int, c_void, iovec, mode_t, off_t, pid_t, size_t, ssize_t};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -26,6 +26,14 @@ fn opens(
 ) -> c_int {
     buffer::forget();
     alone::open(at, path, flags, mode).unwrap_or_else(|| opened(next()))
+}
+
+/// The program has another name for a descriptor, which executing may not close.
+fn named(old: c_int, new: c_int) -> c_int {
+    if new >= 0 && !process::is_guest() {
+        children::hand_on(old);
+    }
+    duplicated(old, new)
 }
 
 fn duplicated(old: c_int, new: c_int) -> c_int {
@@ -232,14 +240,14 @@ interpose! {
         |next| sought(fd, offset, whence, next);
     fn dup(fd: c_int) -> c_int,
         early kernel!(SYS_dup, fd),
-        |next| duplicated(fd, next());
+        |next| named(fd, next());
     fn dup2(old: c_int, new: c_int) -> c_int,
         early if old == new { same(old) } else { kernel!(SYS_dup3, old, new, 0) },
         |next| {
             buffer::settle();
             match protects(new) {
                 true => refused(libc::EBUSY),
-                false => duplicated(old, next()),
+                false => named(old, next()),
             }
         };
     fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int,
@@ -248,7 +256,8 @@ interpose! {
             buffer::settle();
             match protects(new) {
                 true => refused(libc::EBUSY),
-                false => duplicated(old, next()),
+                false if flags & libc::O_CLOEXEC != 0 => duplicated(old, next()),
+                false => named(old, next()),
             }
         };
     fn fcntl | fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int,
@@ -256,8 +265,11 @@ interpose! {
         |next| {
             buffer::settle();
             controls(fd, command);
-            if command == libc::F_SETFD && argument & libc::FD_CLOEXEC as usize == 0 && process::is_guest() {
-                fork::gives(fd);
+            if command == libc::F_SETFD && argument & libc::FD_CLOEXEC as usize == 0 {
+                match process::is_guest() {
+                    true => fork::gives(fd),
+                    false => children::hand_on(fd),
+                }
             }
             controlled(fd, command, alone::control(fd, command, next))
         };
@@ -345,6 +357,13 @@ interpose! {
             alone::refuse(from, libc::EINVAL, || alone::refuse(to, libc::EINVAL, next))
         };
 
+    fn sendmsg(socket: c_int, message: *const libc::msghdr, flags: c_int) -> ssize_t,
+        early kernel!(SYS_sendmsg, socket, message, flags),
+        |next| {
+            // SAFETY: the caller has a message.
+            unsafe { sends(message) };
+            next()
+        };
     fn system(command: *const c_char) -> c_int,
         |next| fork::waits_for(next);
     fn popen(command: *const c_char, kind: *const c_char) -> *mut libc::FILE,
@@ -358,6 +377,31 @@ interpose! {
             fork::gives(fd);
             next()
         };
+}
+
+/// Descriptors in a message are somebody else's, too, from now on.
+///
+/// # Safety
+/// It is a message, or null.
+unsafe fn sends(message: *const libc::msghdr) {
+    // SAFETY: the caller's promise; what it says of its length holds.
+    unsafe {
+        if message.is_null() || (*message).msg_controllen == 0 {
+            return;
+        }
+        let mut part = libc::CMSG_FIRSTHDR(message);
+        while !part.is_null() {
+            let libc::cmsghdr { cmsg_len, cmsg_level, cmsg_type, .. } = *part;
+            if (cmsg_level, cmsg_type) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+                let descriptors = libc::CMSG_DATA(part).cast::<c_int>();
+                let length = cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                for index in 0..length / size_of::<c_int>() {
+                    fork::gives(descriptors.add(index).read_unaligned());
+                }
+            }
+            part = libc::CMSG_NXTHDR(message, part);
+        }
+    }
 }
 
 /// Where the end of the file matters, what is buffered must be in it.
@@ -408,7 +452,8 @@ fn controlled(fd: c_int, command: c_int, result: c_int) -> c_int {
     // Another thread may have asked how it is open before it changed.
     files::may_have_changed();
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
+        libc::F_DUPFD => named(fd, result),
+        libc::F_DUPFD_CLOEXEC => duplicated(fd, result),
         libc::F_SETLK | libc::F_SETLKW | libc::F_OFD_SETLK | libc::F_OFD_SETLKW => locked(result),
         _ => result,
     }

@@ -5,17 +5,22 @@
 //! closes and opens behind its own functions). The mount hears of each closing, and counts them where this
 //! process sees it: while none is counted, nothing has changed.
 
+mod sharing;
+
 use crate::alone::{self, Own};
-use crate::bequest;
 use crate::buffer::{self, Buffer};
 use crate::engine::{self, Engine};
-use crate::fork;
 use crate::mark::{self, Mark};
 use crate::process::{self, Inside};
 use crate::real::kernel;
 use crate::stdio;
 use crate::transfer::Way;
 use libc::c_int;
+use sharing::{AMONG, DOUBTS, FOR_GOOD};
+pub(crate) use sharing::{
+    Sharers, any_to_share, end_doubts, ended, given, is_inherited, is_left_by_executing, share,
+    share_one,
+};
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -48,8 +53,11 @@ const OURS: u8 = 2;
 const POOL: u8 = 3;
 /// It may be the pool's; requests made of it are counted up from here.
 const CANDIDATE: u8 = 4;
-/// Bit: opened by this process, and shared with nobody: its position is nobody else's business.
+/// Bit: opened by this process, and shared with nobody: its position is nobody else's business. Of [`OURS`]: kept by
+/// children.
 const PRIVATE: u8 = 0x80;
+/// Bit: as [`PRIVATE`], but for children that have it for now ([`AMONG`]).
+const WITH_CHILDREN: u8 = 0x40;
 
 static STATES: [AtomicU8; DESCRIPTORS_MAX] = [const { AtomicU8::new(UNKNOWN) }; DESCRIPTORS_MAX];
 /// No descriptor above this has a state.
@@ -74,8 +82,8 @@ pub(crate) struct Description {
     identity: Identity,
     /// By which a descriptor is known to be open on this, as long as no other process has it.
     mark: Mark,
-    /// See [`Description::is_shared`].
-    shared: AtomicBool,
+    /// Who has it too: children of fork by bits, or [`FOR_GOOD`].
+    shared: AtomicU64,
     /// One thread at a time reads the kernel's position, works there and moves it on.
     pub(crate) position: Mutex<()>,
     /// If the user asked for one.
@@ -134,7 +142,7 @@ impl Description {
             source: Source::Own(own),
             identity,
             mark: Mark::none(),
-            shared: AtomicBool::new(false),
+            shared: AtomicU64::new(0),
             position: Mutex::new(()),
             buffer: None,
             streamed: false,
@@ -146,7 +154,7 @@ impl Description {
 
     /// Whether another process may have it too, and might move the position meanwhile.
     pub(crate) fn is_shared(&self) -> bool {
-        self.shared.load(Ordering::Relaxed) || DOUBTS.load(Ordering::Relaxed) != 0
+        self.shared.load(Ordering::Relaxed) != 0 || DOUBTS.load(Ordering::Relaxed) != 0
     }
 
     pub(crate) fn board(&self) -> &Board {
@@ -261,17 +269,22 @@ fn descriptions() -> RwLockWriteGuard<'static, BTreeMap<c_int, Arc<Description>>
 /// Whether it is known not to be the pool's.
 #[inline]
 pub(crate) fn is_foreign(fd: c_int) -> bool {
-    state(fd).is_none_or(|state| matches!(state.load(Ordering::Acquire) & !PRIVATE, FOREIGN | OURS))
+    state(fd).is_none_or(|state| matches!(kind(state.load(Ordering::Acquire)), FOREIGN | OURS))
 }
 
 /// Whether it is a connection of this library.
 pub(crate) fn ours(fd: c_int) -> bool {
-    state(fd).is_some_and(|state| state.load(Ordering::Acquire) == OURS)
+    state(fd).is_some_and(|state| kind(state.load(Ordering::Acquire)) == OURS)
 }
 
 /// It is a connection of this library.
 pub(crate) fn is_ours(fd: c_int) {
     set(fd, OURS);
+}
+
+/// It is this library's, and stays so in children.
+pub(crate) fn is_ours_and_childrens(fd: c_int) {
+    set(fd, OURS | PRIVATE);
 }
 
 /// The kernel just gave it to this process for an opening.
@@ -292,12 +305,16 @@ pub(crate) fn closed(fd: c_int) {
     let before = state.swap(UNKNOWN, Ordering::AcqRel);
     // A signal handler leaves what it interrupted alone: it would wait for its own thread. What is
     // left over is replaced when the number comes up again.
-    if before & !PRIVATE == POOL && !process::is_inside() {
+    if before & WITH_CHILDREN != 0 {
+        AMONG[fd as usize].store(0, Ordering::Relaxed);
+    }
+    if kind(before) == POOL && !process::is_inside() {
         let _inside = Inside::enter();
         let ended = descriptions().remove(&fd);
         drop(ended);
     }
-    if is_undecided(before) && SHARE_TURNS.load(Ordering::Relaxed) && !process::is_inside() {
+    let may_have_turn = is_undecided(before) || kind(before) == POOL;
+    if may_have_turn && SHARE_TURNS.load(Ordering::Relaxed) && !process::is_inside() {
         let _inside = Inside::enter();
         let ended = turns().remove(&fd);
         drop(ended);
@@ -324,38 +341,44 @@ pub(crate) fn duplicated(old: c_int, new: c_int) {
         return;
     }
     closed(new);
-    let Some(kind) = state(old).map(|state| state.load(Ordering::Acquire)) else { return };
-    match kind & !PRIVATE {
+    let Some(value) = state(old).map(|state| state.load(Ordering::Acquire)) else { return };
+    match kind(value) {
         FOREIGN => return set(new, FOREIGN),
         POOL => {}
-        _ if is_undecided(kind) => {}
+        _ if is_undecided(value) => {}
         _ => return,
     }
     if process::is_inside() || state(new).is_none() {
         // Looked at by either name, they would be two, and fight for the position.
-        return set(old, kind & !PRIVATE);
+        return set(old, kind(value));
     }
     let _inside = Inside::enter();
     let mut descriptions = descriptions();
     // Another thread may have borrowed it by now, or closed it.
-    let Some(kind) = state(old).map(|state| state.load(Ordering::Acquire)) else { return };
-    if kind & !PRIVATE == POOL {
+    let Some(value) = state(old).map(|state| state.load(Ordering::Acquire)) else { return };
+    if kind(value) == POOL {
         if let Some(description) = descriptions.get(&old).cloned() {
             descriptions.insert(new, description);
             set(new, POOL);
         }
-    } else if is_undecided(kind) {
+    } else if is_undecided(value) {
         let mut turns = turns();
         let turn = turns.entry(old).or_default().clone();
         turns.insert(new, turn);
         SHARE_TURNS.store(true, Ordering::Relaxed);
-        set(new, kind);
+        AMONG[new as usize].store(AMONG[old as usize].load(Ordering::Relaxed), Ordering::Relaxed);
+        set(new, value);
     }
 }
 
-/// Whether a state is that of what this process alone has open, and may yet be borrowed.
+fn kind(state: u8) -> u8 {
+    state & !(PRIVATE | WITH_CHILDREN)
+}
+
+/// Whether a state is that of what this process has opened, which nobody but children may have too, for now, and which
+/// may yet be borrowed.
 fn is_undecided(state: u8) -> bool {
-    state & PRIVATE != 0 && !matches!(state & !PRIVATE, FOREIGN | OURS | POOL)
+    kind(state) != state && !matches!(kind(state), FOREIGN | OURS | POOL)
 }
 
 /// It was borrowed by one of its names: it is that by the others, too.
@@ -369,28 +392,25 @@ fn give_to_duplicates(
     let alike =
         |(other, theirs): &(&c_int, &Arc<Mutex<()>>)| **other != fd && Arc::ptr_eq(theirs, turn);
     for (&other, _) in turns.iter().filter(alike) {
-        let undecided =
-            state(other).is_some_and(|state| is_undecided(state.load(Ordering::Acquire)));
+        let value = state(other).map_or(UNKNOWN, |state| state.load(Ordering::Acquire));
         match description.mark.is_on(other) {
             Some(true) => {
-                // Another process has that one, and so it has this.
-                if !undecided {
-                    description.shared.store(true, Ordering::Relaxed);
-                }
+                // Who has that one has this.
+                description.shared.fetch_or(sharing::who_has(other, value), Ordering::Relaxed);
                 descriptions.insert(other, description.clone());
                 set(other, POOL);
             }
             // Its number stands for something else by now.
             Some(false) => {}
             // Nobody can tell.
-            None => description.shared.store(true, Ordering::Relaxed),
+            None => description.shared.store(FOR_GOOD, Ordering::Relaxed),
         }
     }
 }
 
 fn known(fd: c_int) -> Option<Arc<Description>> {
     let state = state(fd)?;
-    if state.load(Ordering::Acquire) & !PRIVATE != POOL {
+    if kind(state.load(Ordering::Acquire)) != POOL {
         return None;
     }
     DESCRIPTIONS.read().unwrap_or_else(PoisonError::into_inner).get(&fd).cloned()
@@ -490,8 +510,7 @@ fn forget(fd: c_int) {
 pub(crate) fn wanted(fd: c_int, way: Way, bytes: usize) -> Option<Arc<Description>> {
     let state = state(fd)?;
     let before = state.load(Ordering::Acquire);
-    let (kind, private) = (before & !PRIVATE, before & PRIVATE);
-    let count = match kind {
+    let count = match kind(before) {
         // What is buffered is moved later, and looked at then.
         POOL => match known(fd)? {
             description if description.buffer.is_some() => return Some(description),
@@ -507,7 +526,8 @@ pub(crate) fn wanted(fd: c_int, way: Way, bytes: usize) -> Option<Arc<Descriptio
         },
         counting => counting - CANDIDATE,
     };
-    let counted = (CANDIDATE + (count + 1).min(WORTH_BORROWING.1)) | private;
+    let counted =
+        (CANDIDATE + (count + 1).min(WORTH_BORROWING.1)) | before & (PRIVATE | WITH_CHILDREN);
     // Where another thread has just borrowed or closed it, this request is the kernel's.
     state.compare_exchange(before, counted, Ordering::AcqRel, Ordering::Acquire).ok()?;
     HIGHEST.fetch_max(fd, Ordering::Relaxed);
@@ -522,7 +542,7 @@ pub(crate) fn wanted(fd: c_int, way: Way, bytes: usize) -> Option<Arc<Descriptio
     if !worth {
         return None;
     }
-    let description = match adopt(fd, private != 0) {
+    let description = match adopt(fd, before & PRIVATE != 0) {
         Ok(description) => Arc::new(description),
         Err(_) => {
             set(fd, FOREIGN);
@@ -532,13 +552,11 @@ pub(crate) fn wanted(fd: c_int, way: Way, bytes: usize) -> Option<Arc<Descriptio
     // Another thread may have been faster: then its description is the one.
     let mut descriptions = descriptions();
     let now = state.load(Ordering::Acquire);
-    match now & !PRIVATE {
+    match kind(now) {
         POOL => descriptions.get(&fd).cloned(),
         CANDIDATE.. => {
             // A child that has it may have been made meanwhile.
-            if now & PRIVATE == 0 {
-                description.shared.store(true, Ordering::Relaxed);
-            }
+            description.shared.store(sharing::who_has(fd, now), Ordering::Relaxed);
             if SHARE_TURNS.load(Ordering::Relaxed) {
                 give_to_duplicates(fd, &description, &mut descriptions);
             }
@@ -667,7 +685,7 @@ fn adopt(fd: c_int, private: bool) -> Result<Description, c_int> {
         source: Source::Mount,
         identity,
         mark: if private { Mark::put(fd) } else { Mark::none() },
-        shared: AtomicBool::new(!private),
+        shared: AtomicU64::new(FOR_GOOD),
         position: Mutex::new(()),
         buffer: buffer::of(lent.file.ino.0, lent.io_buffer),
         streamed: stdio::has(fd),
@@ -675,98 +693,6 @@ fn adopt(fd: c_int, private: bool) -> Result<Description, c_int> {
         allowed: [const { AtomicU64::new(NOBODY) }; 2],
         led: AtomicU64::new(NOBODY),
     })
-}
-
-/// From now on other processes have descriptors too: all of them, or those that executed programs
-/// inherit. To be called inside.
-pub(crate) fn share(all: bool) {
-    for fd in 0..=HIGHEST.load(Ordering::Relaxed) {
-        if is_unshared(fd) && (all || !is_closed_by_executing(fd)) {
-            share_one(fd);
-        }
-    }
-}
-
-fn is_closed_by_executing(fd: c_int) -> bool {
-    let flags: c_int = kernel!(SYS_fcntl, fd, libc::F_GETFD);
-    flags & libc::FD_CLOEXEC != 0
-}
-
-/// Whether this is open on what may be a pool's file, which this process alone has open, and which the program that it
-/// executes will have open. To be called inside.
-pub(crate) fn is_left_by_executing(fd: c_int) -> bool {
-    let value = state(fd).map_or(UNKNOWN, |state| state.load(Ordering::Acquire));
-    let is_alone = match value & !PRIVATE {
-        POOL => current(fd).is_some_and(|description| !description.is_shared()),
-        _ => is_undecided(value) && is_candidate(fd) && !is_shared_by_duplicate(fd),
-    };
-    is_alone && !is_closed_by_executing(fd)
-}
-
-/// Whether it was duplicated to one that another process has.
-fn is_shared_by_duplicate(fd: c_int) -> bool {
-    let turns = turns();
-    let alike = |turn: &Arc<Mutex<()>>| turns.get(&fd).is_some_and(|own| Arc::ptr_eq(own, turn));
-    turns.iter().any(|(other, turn)| alike(turn) && !is_unshared(*other))
-}
-
-/// Whether it may be what this process alone has open.
-fn is_unshared(fd: c_int) -> bool {
-    let Some(state) = state(fd) else { return false };
-    let value = state.load(Ordering::Acquire);
-    value & !PRIVATE == POOL || is_undecided(value)
-}
-
-/// From now on another process has this descriptor, too. To be called inside.
-pub(crate) fn share_one(fd: c_int) {
-    bequest::revoke();
-    let descriptions = DESCRIPTIONS.read().unwrap_or_else(PoisonError::into_inner);
-    match (descriptions.get(&fd), state(fd)) {
-        (Some(description), _) => description.shared.store(true, Ordering::Relaxed),
-        (None, Some(state)) if is_unshared(fd) => {
-            state.fetch_and(!PRIVATE, Ordering::AcqRel);
-        }
-        _ => {}
-    }
-}
-
-/// Descriptors that children of `vfork` have handed on; and how many there were that are not yet told apart: until
-/// then all pass for shared.
-static GIVEN: [AtomicU64; DESCRIPTORS_MAX / 64] =
-    [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64];
-static DOUBTS: AtomicU32 = AtomicU32::new(0);
-
-/// This process is the child of a `vfork`, and hands a descriptor on to the program that it executes. It has its
-/// parent's memory, and may not wait for anything there.
-pub(crate) fn given(fd: c_int) {
-    if is_unshared(fd) {
-        GIVEN[fd as usize / 64].fetch_or(1 << (fd % 64), Ordering::SeqCst);
-        DOUBTS.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-/// Once no more children are being made: only what they have handed on is shared. To be called inside.
-#[inline]
-pub(crate) fn end_doubts() {
-    if DOUBTS.load(Ordering::Relaxed) != 0 {
-        tell_apart();
-    }
-}
-
-#[cold]
-fn tell_apart() {
-    let doubts = DOUBTS.load(Ordering::SeqCst);
-    if fork::is_making() {
-        return;
-    }
-    for (word, bits) in GIVEN.iter().enumerate() {
-        let bits = bits.swap(0, Ordering::SeqCst);
-        (0..64)
-            .filter(|bit| bits & (1 << bit) != 0)
-            .for_each(|bit| share_one(word as c_int * 64 + bit));
-    }
-    // There may be new ones by now.
-    let _ = DOUBTS.compare_exchange(doubts, 0, Ordering::SeqCst, Ordering::SeqCst);
 }
 
 /// All that is known, held still.
@@ -794,16 +720,20 @@ pub(crate) fn try_hold() -> Option<Held> {
 pub(crate) fn abandon(mut held: Held) {
     std::mem::forget(std::mem::take(&mut *held.descriptions));
     std::mem::forget(std::mem::take(&mut *held.turns));
-    DOUBTS.store(0, Ordering::SeqCst);
+    sharing::abandon();
     for fd in 0..=HIGHEST.load(Ordering::Relaxed) {
         let Some(state) = state(fd) else { continue };
         let value = state.load(Ordering::Acquire);
         if value == OURS {
             let _: c_int = kernel!(SYS_close, fd);
         }
-        let kind = if value & !PRIVATE == FOREIGN { FOREIGN } else { UNKNOWN };
-        if kind != value {
-            state.store(kind, Ordering::Release);
+        let left = match kind(value) {
+            FOREIGN => FOREIGN,
+            OURS if value != OURS => value,
+            _ => UNKNOWN,
+        };
+        if left != value {
+            state.store(left, Ordering::Release);
         }
     }
 }

@@ -4,9 +4,11 @@
 //! shared, and the kernel, which keeps their position, must be the one to move it.
 
 use crate::alone::{directories, streams};
+use crate::children::Making;
+use crate::files::Sharers;
 use crate::process::{self, Inside};
 use crate::real::kernel;
-use crate::{buffer, engine, files, memory, stdio};
+use crate::{buffer, children, engine, files, memory, stdio};
 use libc::c_int;
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,7 +21,7 @@ static GIVEN_EARLY: AtomicBool = AtomicBool::new(false);
 
 /// What [`prepare`] holds until the child has been made. Touched by the thread that forks alone,
 /// while it has the locks.
-struct Held(UnsafeCell<Option<(All, Inside)>>);
+struct Held(UnsafeCell<Option<(Making, All, Inside)>>);
 
 /// What is held still. Streams and directories are as good in the child.
 type All =
@@ -43,10 +45,11 @@ extern "C" fn prepare() {
     let inside = Inside::enter();
     MAKING.fetch_add(1, Ordering::SeqCst);
     buffer::stop();
+    let making = children::make();
     let buffers = buffer::hold();
     let engines = engine::hold();
     let streams = (streams::hold(), directories::hold(), stdio::hold());
-    let held = ((files::hold(), engines, buffers, streams), inside);
+    let held = (making, (files::hold(), engines, buffers, streams), inside);
     // SAFETY: the locks are ours now.
     unsafe { *HELD.0.get() = Some(held) };
     memory::hold();
@@ -54,28 +57,30 @@ extern "C" fn prepare() {
 
 extern "C" fn parent() {
     // SAFETY: the locks are ours still, or there is nothing.
-    if let Some((held, _inside)) = unsafe { (*HELD.0.get()).take() } {
+    if let Some((making, held, _inside)) = unsafe { (*HELD.0.get()).take() } {
         memory::let_go();
         drop(held);
         // Also what another thread opened a moment ago.
-        files::share(true);
+        making.made();
         made();
     }
 }
 
 extern "C" fn child() {
     // SAFETY: as above; this thread is the only one here.
-    let Some(((files, engines, buffers, streams), _inside)) = (unsafe { (*HELD.0.get()).take() })
+    let Some((making, (files, engines, buffers, streams), _inside)) =
+        (unsafe { (*HELD.0.get()).take() })
     else {
         return;
     };
     memory::let_go();
     drop(streams);
-    abandon(files, engines, buffers);
+    abandon(making, files, engines, buffers);
 }
 
-fn abandon(files: files::Held, engines: engine::Held, buffers: buffer::Held) {
+fn abandon(making: Making, files: files::Held, engines: engine::Held, buffers: buffer::Held) {
     MAKING.store(0, Ordering::SeqCst);
+    making.abandon();
     files::abandon(files);
     engine::abandon(engines);
     buffer::abandon(buffers);
@@ -90,8 +95,10 @@ pub(crate) fn adopted_by_stranger() {
         return process::end();
     }
     memory::let_go();
-    match (files::try_hold(), engine::try_hold(), buffer::try_hold()) {
-        (Some(files), Some(engines), Some(buffers)) => abandon(files, engines, buffers),
+    match (children::try_make(), files::try_hold(), engine::try_hold(), buffer::try_hold()) {
+        (Some(making), Some(files), Some(engines), Some(buffers)) => {
+            abandon(making, files, engines, buffers);
+        }
         _ => process::end(),
     }
 }
@@ -126,7 +133,10 @@ pub(crate) fn vforks() {
 fn parts() {
     let _inside = Inside::enter();
     buffer::stop();
-    files::share(GIVEN_EARLY.load(Ordering::Relaxed));
+    files::share(match GIVEN_EARLY.load(Ordering::Relaxed) {
+        true => Sharers::Anybody,
+        false => Sharers::Program,
+    });
 }
 
 /// A child has been made.
@@ -141,6 +151,7 @@ pub(crate) fn is_making() -> bool {
 
 /// A child gets this descriptor, whether it inherits it or not.
 pub(crate) fn gives(fd: c_int) {
+    children::hand_on(fd);
     if process::is_guest() {
         return files::given(fd);
     }
@@ -161,7 +172,7 @@ pub(crate) fn waits_for<T>(program: impl FnOnce() -> T) -> T {
     buffer::settle();
     if process::attends() {
         let _inside = Inside::enter();
-        files::share(false);
+        files::share(Sharers::Program);
     }
     let result = program();
     buffer::forget();

@@ -15,6 +15,7 @@ mod bare;
 mod before;
 mod bequest;
 mod buffer;
+mod children;
 mod engine;
 mod exports;
 mod files;

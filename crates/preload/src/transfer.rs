@@ -133,7 +133,7 @@ unsafe fn attempt<K: FnOnce() -> ssize_t>(
     if process::inherited() {
         crate::fork::adopted_by_stranger();
     }
-    files::end_doubts();
+    files::end_doubts(fd);
     let turn = files::turn(fd);
     let mut waiting = turn.as_deref().map(lock);
     // SAFETY: passed on.
