@@ -419,12 +419,34 @@ static void appending(void)
         DIRECTLY(1, EQUAL(pwrite(plain, memory_out + size - 1000, 5000, (off_t)size), 5000));
         size += 5000;
         EQUAL(lseek(end, 3, SEEK_SET), 3);
-        EQUAL(write(end, memory_out + size - 1000, 700), 700);
-        size += 700;
+        for (int again = 0; again < 4; again++) {
+            DIRECTLY(1, EQUAL(write(end, memory_out + size - 1000, 700), 700));
+            size += 700;
+        }
+        DIRECTLY(1, EQUAL(pwrite(end, memory_out + size - 1000, 50, 7), 50));
+        size += 50;
+        /* By a stream, and by a call that nobody sees. */
+        FILE *stream = fdopen(dup(end), "a");
+        EQUAL(fwrite(memory_out + size - 1000, 1, 90, stream), 90);
+        EQUAL(fclose(stream), 0);
+        size += 90;
+        EQUAL(unseen(SYS_write, end, (long)(memory_out + size - 1000), 60), 60);
+        size += 60;
+        struct iovec list[2] = {{memory_out + size - 1000, 40}, {memory_out + size - 1000 + 40, 30}};
+        DIRECTLY(1, EQUAL(writev(end, list, 2), 70));
+        size += 70;
         EQUAL(lseek(end, 0, SEEK_CUR), size);
         EQUAL(lseek(plain, 0, SEEK_END), size);
         holds(end, 1, 1000, size - 1000);
         DIRECTLY(1, EQUAL(pread(end, memory_in, 100, 0), 100));
+    }
+    /* Longer by the same opening without a write. */
+    EQUAL(fallocate(end, 0, 0, (off_t)size + 10), 0);
+    EQUAL(pwrite(plain, memory_out + size - 1000, 10, (off_t)size), 10);
+    size += 10;
+    for (int again = 0; again < 3; again++) {
+        EQUAL(write(end, memory_out + size - 1000, 20), 20);
+        size += 20;
     }
     /* Set and taken back later, through a duplicate too. */
     int other = dup(plain);
@@ -447,6 +469,25 @@ static void appending(void)
     EQUAL(pwrite(plain, memory_out + size - 1000, 300, 0), 300);
     size += 300;
     EQUAL(lseek(plain, 0, SEEK_END), size);
+    EQUAL(fcntl(plain, F_SETFL, 0), 0);
+    /* With a child that has it, too. */
+    pid_t child = fork();
+    if (child == 0) {
+        EQUAL(write(end, memory_out + size - 1000, 25), 25);
+        _exit(0);
+    }
+    ends_well(child);
+    size += 25;
+    EQUAL(write(end, memory_out + size - 1000, 25), 25);
+    size += 25;
+    EQUAL(lseek(end, 0, SEEK_CUR), size);
+    holds(end, 1, 1000, size - 1000);
+    /* By the kernel, which has pages of it. */
+    unsigned char *mapped = mmap(NULL, size, PROT_READ, MAP_SHARED, end, 0);
+    CHECK(mapped != MAP_FAILED && mapped[size - 1] == byte_at(1, size - 1));
+    DIRECTLY(0, EQUAL(write(end, memory_out + size - 1000, 200), 200));
+    size += 200;
+    EQUAL(munmap(mapped, size - 200), 0);
 }
 
 static void limited(void)

@@ -95,6 +95,8 @@ pub(crate) struct Description {
     /// The descriptor that may read, and write, as the kernel said, and what [`CALLS`] was then: to ask
     /// at each of many calls costs more than some of them.
     allowed: [AtomicU64; 2],
+    /// Whether what is written goes to the end of the file, as the kernel last said.
+    appends: AtomicBool,
     /// The descriptor that the kernel last said to be open on this, and how many closings the mount had
     /// counted then.
     led: AtomicU64,
@@ -148,6 +150,7 @@ impl Description {
             streamed: false,
             seen: AtomicU64::new(u64::MAX),
             allowed: [const { AtomicU64::new(NOBODY) }; 2],
+            appends: AtomicBool::new(false),
             led: AtomicU64::new(NOBODY),
         }
     }
@@ -200,6 +203,19 @@ impl Description {
         allowed
     }
 
+    /// Whether what is written goes to the end: as of the last time that writing was found to be allowed.
+    pub(crate) fn appends(&self) -> bool {
+        self.appends.load(Ordering::Relaxed)
+    }
+
+    /// The kernel is about to write, to what it believes to be the end if this appends.
+    pub(crate) fn left_to_kernel(&self, fd: c_int) {
+        if self.appends() {
+            self.refresh(fd);
+        }
+        self.file.written_elsewhere();
+    }
+
     /// Has the kernel asked again at the next request.
     pub(crate) fn look_again(&self) {
         for known in &self.allowed {
@@ -215,17 +231,13 @@ impl Description {
         match way {
             _ if flags < 0 || flags & libc::O_PATH != 0 => false,
             Way::Read => mode.read && access != libc::O_WRONLY,
-            Way::Write if flags & libc::O_APPEND != 0 => {
-                // The kernel moves the position to what it believes to be the end.
-                if let Some(buffer) = &self.buffer {
-                    buffer.yield_to_others();
-                }
-                self.refresh(fd);
-                false
-            }
             // A limit on files' sizes, and a promise of durability with each write, are the kernel's.
             Way::Write => {
                 let durable = flags & (libc::O_SYNC | libc::O_DSYNC) != 0;
+                let appends = flags & libc::O_APPEND != 0;
+                self.appends.store(appends, Ordering::Relaxed);
+                // What the kernel was asked to do meanwhile may have made it longer.
+                self.file.written_elsewhere();
                 mode.write && access != libc::O_RDONLY && !durable && !sizes_are_limited()
             }
         }
@@ -636,6 +648,17 @@ pub(crate) fn refresh(fd: c_int) {
     }
 }
 
+/// The kernel is about to write to what is not borrowed. Where it appends, it moves the position to what it believes to
+/// be the end. To be called inside.
+pub(crate) fn left_to_kernel(fd: c_int) {
+    if !is_foreign(fd) && engine::any() {
+        let flags: c_int = kernel!(SYS_fcntl, fd, libc::F_GETFL);
+        if flags & libc::O_APPEND != 0 {
+            ask_length(fd);
+        }
+    }
+}
+
 fn ask_length(fd: c_int) {
     let mut found = MaybeUninit::<libc::statx>::zeroed();
     let _: c_int = kernel!(
@@ -691,6 +714,7 @@ fn adopt(fd: c_int, private: bool) -> Result<Description, c_int> {
         streamed: stdio::has(fd),
         seen: AtomicU64::new(u64::MAX),
         allowed: [const { AtomicU64::new(NOBODY) }; 2],
+        appends: AtomicBool::new(false),
         led: AtomicU64::new(NOBODY),
     })
 }

@@ -10,6 +10,7 @@ use crate::process::{self, Inside};
 use crate::reach;
 use crate::real::kernel;
 use libc::{c_int, c_void, iovec, off_t, ssize_t};
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -145,6 +146,9 @@ unsafe fn attempt<K: FnOnce() -> ssize_t>(
         waiting = None;
     }
     let (Some(description), Some((slices, length))) = (wanted, memory) else {
+        if way == Way::Write {
+            files::left_to_kernel(fd);
+        }
         return match waiting {
             Some(_) => Ok((kernel(), process::errno())),
             None => Err(kernel),
@@ -160,18 +164,24 @@ unsafe fn attempt<K: FnOnce() -> ssize_t>(
             Err(errno) => (-1, errno),
         });
     }
-    let unshared = offset.is_none() && !description.is_shared();
+    let is_shared = description.is_shared();
+    let unshared = offset.is_none() && !is_shared;
     let position = unshared.then(|| lock(&description.position));
     let moved = catch_unwind(AssertUnwindSafe(|| {
         let allowed = description.allows(fd, way) && (offset.is_some() || unshared);
+        let appends = way == Way::Write && description.appends();
         let slices = slices.as_slice();
-        let left = length == 0 || !allowed || description.mapped();
+        let left = length == 0 || !allowed || description.mapped() || appends && is_shared;
         if left || !reach::is_there(slices, way) {
             // The kernel must find what other descriptors of the file have buffered.
             if let Some(buffer) = &description.buffer {
                 buffer.yield_to_others();
             }
             return None;
+        }
+        if appends {
+            // SAFETY: passed on.
+            return unsafe { append(fd, &description, slices, length, unshared) };
         }
         let Some(offset) = offset else {
             // One call says where we are and moves on; what is not done of it is taken back. The
@@ -193,11 +203,69 @@ unsafe fn attempt<K: FnOnce() -> ssize_t>(
         unsafe { serve(fd, &description, way, slices, length, at) }
     }))
     .unwrap_or(None);
+    if moved.is_none() && way == Way::Write {
+        description.left_to_kernel(fd);
+    }
     match moved {
         Some(moved) => Ok((moved as ssize_t, 0)),
         None if position.is_some() || waiting.is_some() => Ok((kernel(), process::errno())),
         None => Err(kernel),
     }
+}
+
+/// Writes to the end of the file, and moves the position there if it is to be moved. None: the kernel has to do it.
+///
+/// # Safety
+/// As [`transfer`].
+unsafe fn append(
+    fd: c_int,
+    description: &Arc<Description>,
+    slices: &[Slice],
+    length: usize,
+    moves: bool,
+) -> Option<usize> {
+    if let Some(buffer) = &description.buffer {
+        buffer.yield_to_others();
+    }
+    if !files::is_current(fd, description) {
+        return None;
+    }
+    let (file, pool) = (&description.file, &description.engine.pool);
+    let bytes = length as u64;
+    let at = pool.run(file.reserve(bytes)).ok()?;
+    // SAFETY: passed on.
+    match unsafe { ask(fd, description, Way::Write, slices, length, at) } {
+        // The kernel may have pages from before.
+        // SAFETY: passed on.
+        Ok(_) if description.mapped() => unsafe { write_by_kernel(fd, slices, at) }?,
+        Ok(_) => {}
+        // SAFETY: passed on.
+        Err(error) if unsafe { write_by_kernel(fd, slices, at) }.is_none() => {
+            pool.run(file.give_back(at, bytes, &error));
+            return None;
+        }
+        Err(_) => {}
+    }
+    if moves {
+        let _: off_t = kernel!(SYS_lseek, fd, at + bytes, libc::SEEK_SET);
+    }
+    Some(length)
+}
+
+/// Has the kernel write at a place of a file that is open to be appended to, where by itself it would write to the end.
+/// None: it cannot.
+///
+/// # Safety
+/// As [`transfer`].
+unsafe fn write_by_kernel(fd: c_int, slices: &[Slice], mut at: u64) -> Option<()> {
+    let anew = std::fs::OpenOptions::new().write(true).open(format!("/proc/self/fd/{fd}")).ok()?;
+    for slice in slices {
+        // SAFETY: passed on.
+        let bytes = unsafe { std::slice::from_raw_parts(slice.pointer, slice.length) };
+        anew.write_all_at(bytes, at).ok()?;
+        at += slice.length as u64;
+    }
+    Some(())
 }
 
 pub(crate) fn lock(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
@@ -255,6 +323,27 @@ pub(crate) unsafe fn move_bytes(
     length: usize,
     at: u64,
 ) -> Option<usize> {
+    // SAFETY: passed on.
+    let result = unsafe { ask(fd, description, way, slices, length, at) };
+    // Pages that the kernel read meanwhile may be from before or after: it writes once more.
+    if way == Way::Write && description.mapped() {
+        return None;
+    }
+    result.ok()
+}
+
+/// Asks the pool for it, by a fresh loan where this one has expired, and counts it.
+///
+/// # Safety
+/// As [`transfer`].
+unsafe fn ask(
+    fd: c_int,
+    description: &Description,
+    way: Way,
+    slices: &[Slice],
+    length: usize,
+    at: u64,
+) -> Result<usize, Error> {
     let begun = Instant::now();
     let work = || {
         // SAFETY: passed on; the future is run to its end here.
@@ -267,11 +356,7 @@ pub(crate) unsafe fn move_bytes(
         result => result,
     };
     ends(description, way, begun.elapsed(), &result);
-    // Pages that the kernel read meanwhile may be from before or after: it writes once more.
-    if way == Way::Write && description.mapped() {
-        return None;
-    }
-    result.ok()
+    result
 }
 
 /// Reads or writes at one place of a file; gives how many bytes.

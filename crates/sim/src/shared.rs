@@ -182,7 +182,7 @@ impl Worker {
             Ok((file, ..)) => file,
             Err(error) => return self.excuse(&error),
         };
-        for _ in 0..self.rng.between(1, 3) {
+        for _ in 0..self.rng.between(1, 6) {
             let length = self.rng.between(1, 5000) as usize;
             let byte = self.rng.word() as u8 | 1;
             let bytes = vec![byte; length];

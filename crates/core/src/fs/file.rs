@@ -1,5 +1,6 @@
 //! An open file: reads and writes go straight to the targets that hold the bytes.
 
+use super::append::Books;
 use super::plan::{Part, plan};
 use super::unsynced::{Begun, Borrowers, Unsynced};
 use super::{Call, Fs, Rpc};
@@ -77,6 +78,8 @@ struct State {
     /// Size, if this handle can know it: nobody else was writing when it was opened, and where
     /// somebody began later the version gives it away.
     size: Option<u64>,
+    /// For appending.
+    books: Books,
     /// Bytes stored, as far as they are in this handle's books: those of a settled file, which has
     /// no holes, and its own writes. A file that may have holes is left for the targets to tell of.
     filled: u64,
@@ -87,6 +90,14 @@ struct State {
     writes_open: usize,
     /// Those of them of which the targets have said no: nothing of these is on its way any more.
     writes_refused: usize,
+}
+
+impl State {
+    /// It is at least so long.
+    fn grown(&mut self, size: u64) {
+        self.size = self.size.map(|known| known.max(size));
+        self.books.grown(size);
+    }
 }
 
 /// What a read of some extents found.
@@ -141,6 +152,7 @@ impl<R: Rpc> File<R> {
             epoch: record.attributes.data_epoch,
             version,
             size: None,
+            books: Books::default(),
             filled: 0,
             mtime: WallTime(0),
             writes_open: 0,
@@ -196,6 +208,7 @@ impl<R: Rpc> File<R> {
             epoch,
             version: 0,
             size: None,
+            books: Books::default(),
             filled: 0,
             mtime: WallTime(0),
             writes_open: 0,
@@ -236,6 +249,7 @@ impl<R: Rpc> File<R> {
         reckoned.map_err(|error| error.on("lend", &shared.name))?;
         let mut state = self.lock();
         state.size = None;
+        state.books.lend();
         Ok(Loan {
             name: shared.name.clone(),
             ino: shared.ino,
@@ -270,6 +284,22 @@ impl<R: Rpc> File<R> {
 
     pub(super) fn handle(&self) -> Result<u64> {
         self.shared.handle.ok_or_else(|| Error::because(Code::Invalid, "file is borrowed"))
+    }
+
+    /// The number of this handle, or the lender's.
+    pub(super) fn opening(&self) -> u64 {
+        self.shared.opening
+    }
+
+    /// Asks the metadata service something about this file.
+    pub(super) async fn ask(&self, request: MetaRequest) -> Result<MetaReply> {
+        let shared = &self.shared;
+        shared.fs.meta(&shared.who, shared.ino, request).await
+    }
+
+    /// Does something with what there is to know of the file's end.
+    pub(super) fn with_books<T>(&self, work: impl FnOnce(&mut Books) -> T) -> T {
+        work(&mut self.lock().books)
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -557,7 +587,7 @@ impl<R: Rpc> File<R> {
         self.note_change(column, witness);
         let seen = self.shared.layout.file_size_seen(column, witness.size);
         let mut state = self.lock();
-        state.size = state.size.map(|size| size.max(seen));
+        state.grown(seen);
         state.filled = state.filled.saturating_add(length as u64);
         state.mtime = state.mtime.max(witness.mtime);
         state.epoch = state.epoch.max(witness.epoch);
@@ -627,30 +657,12 @@ impl<R: Rpc> File<R> {
         let count = async {
             let request =
                 MetaRequest::Count { handle: shared.opening, ino: shared.ino, number, add };
-            match shared.fs.meta(&shared.who, shared.ino, request).await? {
+            match self.ask(request).await? {
                 MetaReply::Counted { before } => Ok(before),
                 other => Err(super::unexpected(&other)),
             }
         };
         count.await.map_err(|error: Error| error.on("count on", &shared.name))
-    }
-
-    /// Appends: the place is reserved first, so that no two appends overlap; the bytes are visible
-    /// once stored. Gives the offset.
-    pub async fn append(&self, bytes: &[u8]) -> Result<u64> {
-        let shared = &self.shared;
-        let reserve = async {
-            let (handle, length) = (self.handle()?, bytes.len() as u64);
-            let floor = self.size().await?;
-            let request = MetaRequest::ReserveAppend { handle, length, floor };
-            match shared.fs.meta(&shared.who, shared.ino, request).await? {
-                MetaReply::Reserved { offset } => Ok(offset),
-                other => Err(super::unexpected(&other)),
-            }
-        };
-        let offset = reserve.await.map_err(|error: Error| error.on("append", &shared.name))?;
-        self.write_at(bytes, offset).await?;
-        Ok(offset)
     }
 
     /// Sets the size.
@@ -708,7 +720,10 @@ impl<R: Rpc> File<R> {
         let Some(column) = self.shared.unsynced.as_ref().and_then(Unsynced::tell) else {
             return Ok(());
         };
-        self.lock().size = None;
+        let mut state = self.lock();
+        state.size = None;
+        state.books.forget();
+        drop(state);
         Err(self.loss(column))
     }
 
@@ -780,7 +795,7 @@ impl<R: Rpc> File<R> {
                     self.note_change(column, witness);
                     let seen = shared.layout.file_size_seen(column, witness.size);
                     let mut state = self.lock();
-                    state.size = state.size.map(|size| size.max(seen));
+                    state.grown(seen);
                     state.mtime = state.mtime.max(witness.mtime);
                     state.epoch = state.epoch.max(witness.epoch);
                     state.writes_open -= 1;
@@ -914,7 +929,7 @@ impl<R: Rpc> File<R> {
 
 /// Whether a target has said no, so that nothing of the request was stored or will be. Other errors
 /// say that nobody knows.
-fn refused(error: &Error) -> bool {
+pub(super) fn refused(error: &Error) -> bool {
     use Code::*;
     matches!(
         error.code,

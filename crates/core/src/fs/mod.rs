@@ -2,6 +2,7 @@
 //!
 //! All functions are async over one seam, [`Rpc`]; real clients and simulated ones run this code.
 
+mod append;
 mod file;
 mod garbage;
 mod locks;

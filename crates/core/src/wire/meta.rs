@@ -407,14 +407,32 @@ pub enum MetaRequest {
     },
     /// The metadata service's own fill. Answer: [`MetaReply::Fill`].
     Fill,
-    /// Reserves bytes at the end of a file for an append. Answer: [`MetaReply::Reserved`].
+    /// Reserves bytes at the end of a file for an append. Any client may that knows the handle: it was lent to him.
+    /// Answer: [`MetaReply::Reserved`].
     ReserveAppend {
         /// The handle, open for writing.
         handle: u64,
+        /// Its file.
+        ino: Ino,
         /// How many bytes.
         length: u64,
         /// The file's size as the client found it; the reservation lies behind it.
         floor: u64,
+        /// The client did not ask the targets for it: it knows of all that was written to the file while it has
+        /// had this version.
+        sole: Option<u64>,
+    },
+    /// What was to be written to a reserved place was refused: if it is the last one, it is free again.
+    /// Answer: [`MetaReply::Done`].
+    ReleaseAppend {
+        /// The handle that it was reserved by.
+        handle: u64,
+        /// Its file.
+        ino: Ino,
+        /// The place.
+        offset: u64,
+        /// How many bytes it has.
+        length: u64,
     },
     /// Adds to a counter of an open handle, which begins at 0 and ends with the handle. Any client
     /// may that knows the handle: it was lent to him. Answer: [`MetaReply::Counted`].
@@ -692,8 +710,10 @@ pub enum MetaReply {
     },
     /// A place for an append.
     Reserved {
-        /// File offset.
-        offset: u64,
+        /// File offset. None: the file has another version than the client thinks, and so perhaps another size.
+        offset: Option<u64>,
+        /// The file's version, if nobody else has it open for writing.
+        sole: Option<u64>,
     },
     /// What a counter was before.
     Counted {

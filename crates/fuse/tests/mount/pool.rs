@@ -410,6 +410,87 @@ fn appends_of_two_mounts_never_overlap() {
 }
 
 #[test]
+fn what_is_appended_lies_behind_what_was_written_by_any_other_way() {
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(3, 64 << 20);
+    let (a, b) = (pool.mount(&caching(false)), pool.mount(&caching(false)));
+    let (path, other) = (a.join("log"), b.join("log"));
+    fs::write(&path, b"").unwrap();
+    let mut expected = Vec::new();
+    let mut log = OpenOptions::new().append(true).open(&path).unwrap();
+    // So often that the handle knows the end by itself.
+    let append = |log: &mut File, expected: &mut Vec<u8>, letter: u8| {
+        for length in [10, 3000, 1, 70_000] {
+            log.write_all(&vec![letter; length]).unwrap();
+            expected.resize(expected.len() + length, letter);
+            assert_eq!(fs::metadata(&other).unwrap().len(), expected.len() as u64);
+        }
+    };
+    let write = |file: &File, expected: &mut Vec<u8>, letter: u8| {
+        let at = expected.len() + 500;
+        expected.resize(at, 0);
+        expected.resize(at + 2000, letter);
+        file.write_all_at(&[letter; 2000], at as u64).unwrap();
+    };
+    append(&mut log, &mut expected, b'a');
+    for path in [&other, &path] {
+        // Opened, written and closed; open all the while; by path.
+        write(&File::options().write(true).open(path).unwrap(), &mut expected, b'b');
+        append(&mut log, &mut expected, b'c');
+        let open = File::options().write(true).open(path).unwrap();
+        append(&mut log, &mut expected, b'd');
+        write(&open, &mut expected, b'e');
+        append(&mut log, &mut expected, b'f');
+        write(&open, &mut expected, b'g');
+        drop(open);
+        append(&mut log, &mut expected, b'h');
+        let length = expected.len() / 2;
+        expected.resize(length, 0);
+        File::options().write(true).open(path).unwrap().set_len(length as u64).unwrap();
+        append(&mut log, &mut expected, b'i');
+        append(&mut OpenOptions::new().append(true).open(path).unwrap(), &mut expected, b'j');
+        append(&mut log, &mut expected, b'k');
+        // By this very opening.
+        expected.resize(expected.len() + 100, 0);
+        log.set_len(expected.len() as u64).unwrap();
+        append(&mut log, &mut expected, b'l');
+        // SAFETY: the descriptor is open.
+        let longer = unsafe { libc::fallocate(log.as_raw_fd(), 0, expected.len() as i64, 50) };
+        assert_eq!(longer, 0);
+        expected.resize(expected.len() + 50, 0);
+        append(&mut log, &mut expected, b'm');
+    }
+    assert!(fs::read(&other).unwrap() == expected);
+    drop(log);
+    a.end();
+    b.end();
+}
+
+#[test]
+fn what_there_was_no_room_for_leaves_no_hole_in_a_log() {
+    if !fuse_works() {
+        return;
+    }
+    let pool = TestPool::new(1, 32 << 20);
+    let mount = pool.mount(&caching(false));
+    fs::write(mount.join("log"), b"begin ").unwrap();
+    let mut log = OpenOptions::new().append(true).open(mount.join("log")).unwrap();
+    log.write_all(b"more ").unwrap();
+    let filler = File::create(mount.join("filler")).unwrap();
+    let full = (0..).map(|at| filler.write_all_at(&[1; 1 << 20], at << 20)).find_map(Result::err);
+    assert_eq!(full.unwrap().raw_os_error(), Some(libc::ENOSPC));
+    let refused = log.write(&[2; 1 << 20]).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC));
+    filler.set_len(0).unwrap();
+    log.write_all(b"end").unwrap();
+    assert_eq!(fs::read(mount.join("log")).unwrap(), b"begin more end");
+    drop((log, filler));
+    mount.end();
+}
+
+#[test]
 fn with_caching_a_file_is_as_it_was_last_closed_anywhere() {
     if !fuse_works() {
         return;

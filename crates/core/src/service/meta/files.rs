@@ -435,22 +435,29 @@ impl MetaService {
         Ok(MetaReply::Done)
     }
 
-    pub(super) fn reserve_append(
+    pub(super) async fn reserve_append(
         &self,
-        client: ClientId,
         number: u64,
+        ino: Ino,
         length: u64,
-        floor: u64,
+        (floor, known): (u64, Option<u64>),
     ) -> Result<MetaReply> {
-        let handle = self.live.handle(number, client)?;
-        if !handle.write {
+        if !self.live.opening(number, ino)?.write {
             return Err(Error::because(
                 Code::BadHandle,
                 format!("handle {number:#x} is not open for writing"),
             ));
         }
-        let offset = self.live.reserve(handle.ino, floor, length)?;
-        Ok(MetaReply::Reserved { offset })
+        let inode = peek(&*self.store, ino).await?;
+        // Asked after the inode was read: an opening for writing that is not counted here yet makes a new version. One
+        // that is will be seen the next time.
+        let is_sole = self.live.writers(ino) == 1 && inode.truncation.is_none();
+        let sole = is_sole.then_some(inode.version);
+        let offset = match known {
+            Some(_) if known != sole => None,
+            _ => Some(self.live.reserve(ino, floor, length)?),
+        };
+        Ok(MetaReply::Reserved { offset, sole })
     }
 
     /// Loads a directory in which names are to be changed; it must stay what it is until then.

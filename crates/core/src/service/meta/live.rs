@@ -133,18 +133,15 @@ impl Live {
         })
     }
 
+    /// Somebody's handle of this file.
+    pub(super) fn opening(&self, number: u64, ino: Ino) -> Result<Handle> {
+        self.lock().opening(number, ino)
+    }
+
     /// Adds to a counter of somebody's handle; gives what it was before.
     pub(super) fn count(&self, handle: u64, ino: Ino, number: u32, add: u64) -> Result<u64> {
         let mut table = self.lock();
-        if table.handles.get(&handle).is_none_or(|found| found.ino != ino) {
-            return Err(Error::because(
-                Code::BadHandle,
-                format!(
-                    "handle {handle:#x} of inode {} is not open: closed, or its client's lease lapsed",
-                    ino.0
-                ),
-            ));
-        }
+        table.opening(handle, ino)?;
         let counters = table.counters.entry(handle).or_default();
         let least = counters.first_key_value().map_or(0, |(&least, _)| least);
         if !counters.contains_key(&number) && counters.len() >= COUNTERS_PER_HANDLE_MAX {
@@ -250,6 +247,15 @@ impl Live {
         Ok(offset)
     }
 
+    /// Gives back the last bytes that were reserved, if it is these.
+    pub(super) fn unreserve(&self, ino: Ino, offset: u64, length: u64) {
+        if let Some(file) = self.lock().files.get_mut(&ino)
+            && Some(file.append_end) == offset.checked_add(length)
+        {
+            file.append_end = offset;
+        }
+    }
+
     /// Forgets reservations: the file was truncated.
     pub(super) fn reset_append(&self, ino: Ino) {
         if let Some(file) = self.lock().files.get_mut(&ino) {
@@ -329,6 +335,17 @@ impl Live {
 }
 
 impl Table {
+    fn opening(&self, number: u64, ino: Ino) -> Result<Handle> {
+        let found = self.handles.get(&number).copied().filter(|found| found.ino == ino);
+        found.ok_or_else(|| {
+            let cause = format!(
+                "handle {number:#x} of inode {} is not open: closed, or its client's lease lapsed",
+                ino.0
+            );
+            Error::because(Code::BadHandle, cause)
+        })
+    }
+
     fn release(&mut self, number: u64) -> bool {
         let Some(handle) = self.take(number) else { return false };
         self.let_go(handle.ino, handle.write)

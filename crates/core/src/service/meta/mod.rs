@@ -276,8 +276,13 @@ impl MetaService {
                 let inodes = self.live.inodes();
                 Ok(MetaReply::Fill { memory: usage.limit, used: usage.used, inodes })
             }
-            ReserveAppend { handle, length, floor } => {
-                self.reserve_append(client, handle, length, floor)
+            ReserveAppend { handle, ino, length, floor, sole } => {
+                self.reserve_append(handle, ino, length, (floor, sole)).await
+            }
+            ReleaseAppend { handle, ino, offset, length } => {
+                self.live.opening(handle, ino)?;
+                self.live.unreserve(ino, offset, length);
+                Ok(MetaReply::Done)
             }
             Count { handle, ino, number, add } => {
                 let before = self.live.count(handle, ino, number, add)?;

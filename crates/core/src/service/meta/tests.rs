@@ -1387,23 +1387,50 @@ fn appends_are_placed_one_behind_the_other() {
     let bed = Bed::new();
     let writer = bed.create("file");
     let ino = writer.record.attributes.ino;
-    let reserve =
-        |handle, length, floor| match bed.ask(MetaRequest::ReserveAppend { handle, length, floor })
-        {
-            Ok(MetaReply::Reserved { offset }) => Ok(offset),
+    let reserve_as = |handle, length, floor, sole| {
+        let request = MetaRequest::ReserveAppend { handle, ino, length, floor, sole };
+        match bed.ask(request) {
+            Ok(MetaReply::Reserved { offset, sole }) => Ok((offset, sole)),
             Ok(other) => panic!("{other:?}"),
             Err(error) => Err(error.code),
-        };
+        }
+    };
+    let reserve = |handle, length, floor| {
+        let (offset, _) = reserve_as(handle, length, floor, None)?;
+        Ok(offset.expect("who has asked the targets gets a place"))
+    };
     let second = bed.open(ino, OpenMode::WRITE);
     assert_eq!(reserve(writer.handle, 10, 100), Ok(100));
     assert_eq!(reserve(second.handle, 5, 100), Ok(110));
     assert_eq!(reserve(writer.handle, 1, 200), Ok(200));
-    bed.truncate(ino, 3, None);
+    let release = |offset, length| {
+        let handle = writer.handle;
+        bed.ask(MetaRequest::ReleaseAppend { handle, ino, offset, length }).expect("handle");
+    };
+    release(110, 5);
+    assert_eq!(reserve(second.handle, 9, 100), Ok(201), "others' places are behind it");
+    release(201, 9);
+    assert_eq!(reserve(second.handle, 9, 100), Ok(201), "what was refused leaves no hole");
+    let (cut, version) = bed.truncate(ino, 3, None);
     assert_eq!(reserve(writer.handle, 1, 3), Ok(3), "a truncation forgets reservations");
     assert_eq!(reserve(writer.handle, u64::MAX, 3), Err(Code::TooLarge));
     let reader = bed.open(ino, OpenMode::READ);
     assert_eq!(reserve(reader.handle, 1, 3), Err(Code::BadHandle));
+    // Nobody's books count as long as there are two, and the second's only for what has not changed since.
+    bed.done(MetaRequest::EndTruncate { ino, epoch: cut.epoch });
+    assert_eq!(reserve_as(writer.handle, 1, 3, None), Ok((Some(4), None)));
+    assert_eq!(reserve_as(writer.handle, 1, 5, Some(version)), Ok((None, None)));
     bed.close(&writer, None);
+    let sole = Some(version);
+    assert_eq!(reserve_as(second.handle, 1, 3, None), Ok((Some(5), sole)));
+    assert_eq!(reserve_as(second.handle, 1, 6, sole), Ok((Some(6), sole)));
+    let other = bed.open(ino, OpenMode::WRITE);
+    bed.close(&other, None);
+    let changed = Some(version + 1);
+    assert_eq!(reserve_as(second.handle, 1, 7, sole), Ok((None, changed)));
+    assert_eq!(reserve_as(second.handle, 1, 7, None), Ok((Some(7), changed)));
+    bed.truncate(ino, 3, None);
+    assert_eq!(reserve_as(second.handle, 1, 8, changed), Ok((None, None)), "it is being cut");
     bed.close(&second, None);
     let third = bed.open(ino, OpenMode::WRITE);
     assert_eq!(reserve(third.handle, 1, 2), Ok(2), "as do the last writer's end");
