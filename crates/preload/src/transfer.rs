@@ -232,7 +232,12 @@ unsafe fn append(
     }
     let (file, pool) = (&description.file, &description.engine.pool);
     let bytes = length as u64;
-    let at = pool.run(file.reserve(bytes)).ok()?;
+    let at = match pool.run(file.reserve(bytes)) {
+        Err(Error { code: Code::NoCapability, .. }) if description.extend(fd) => {
+            pool.run(file.reserve(bytes)).ok()?
+        }
+        reserved => reserved.ok()?,
+    };
     // SAFETY: passed on.
     match unsafe { ask(fd, description, Way::Write, slices, length, at) } {
         // The kernel may have pages from before.
