@@ -701,8 +701,11 @@ fn adopt(fd: c_int, private: bool) -> Result<Description, c_int> {
     }
     let lent = lent?;
     let engine = engine::find(&lent.pool, &lent.board).ok_or(libc::EHOSTUNREACH)?;
+    let file = engine.pool.fs().borrow(lent.file.clone());
+    // Nothing is appended by this library to what others have.
+    file.writes_alone();
     Ok(Description {
-        file: engine.pool.fs().borrow(lent.file.clone()),
+        file,
         engine,
         cell: lent.cell,
         source: Source::Mount,

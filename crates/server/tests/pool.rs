@@ -487,9 +487,19 @@ fn a_borrowed_file_is_read_and_written_and_its_lender_settles_no_wrong_size() {
     assert_eq!(lender.run(file.read_at(&mut read, 0)), Ok(bytes.len()));
     assert_eq!(read, bytes);
 
+    // Each appends behind what the others have written.
+    let other = borrower.fs().borrow(lender.run(file.lend()).expect("lent"));
+    let mut end = 1 << 20;
+    for _ in 0..4 {
+        assert_eq!(borrower.run(borrowed.append(b"borrower's")), Ok(end));
+        assert_eq!(lender.run(file.append(b"lender's")), Ok(end + 10));
+        borrower.run(other.write_at(b"other's", end + 18)).expect("written");
+        lender.run(file.write_at(b"more", end + 25)).expect("written");
+        end += 29;
+    }
+
     // What needs the handle is the lender's to do; a truncation is seen at once.
     assert_eq!(borrower.run(borrowed.truncate(0)).unwrap_err().code, Code::Invalid);
-    assert_eq!(borrower.run(borrowed.append(b"x")).unwrap_err().code, Code::Invalid);
     lender.run(file.truncate(5000)).expect("truncated");
     assert_eq!(borrower.run(borrowed.size()), Ok(5000));
     borrower.run(borrowed.write_at(b"end", 6000)).expect("written");

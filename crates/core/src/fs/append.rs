@@ -29,9 +29,9 @@ impl Books {
         self.end = self.end.map(|known| known.max(end));
     }
 
-    /// Others may write by this handle from now on.
-    pub(super) fn lend(&mut self) {
-        *self = Books { lent: true, ..Books::default() };
+    /// Of an opening by which others may write, too.
+    pub(super) fn lent() -> Books {
+        Books { lent: true, ..Books::default() }
     }
 
     /// Something may have been written that these books do not have.
@@ -71,8 +71,7 @@ impl<R: Rpc> File<R> {
         Ok(offset)
     }
 
-    /// Reserves a place for so many bytes at the end of the file; gives the offset. A borrower whose process writes to
-    /// the file by other ways says so ([`File::written_elsewhere`]).
+    /// Reserves a place for so many bytes at the end of the file; gives the offset.
     pub async fn reserve(&self, length: u64) -> Result<u64> {
         self.place(length).await.map_err(|error: Error| error.on("append", self.name()))
     }
@@ -85,6 +84,11 @@ impl<R: Rpc> File<R> {
             // Who cannot be told leaves a hole.
             let _ = self.ask(MetaRequest::ReleaseAppend { handle, ino, offset, length }).await;
         }
+    }
+
+    /// This borrower is the only one to write by its opening, but for what it says ([`File::written_elsewhere`]).
+    pub fn writes_alone(&self) {
+        self.with_books(|books| *books = Books::default());
     }
 
     /// By this opening something was written that this end of it did not see.

@@ -198,8 +198,8 @@ impl<R: Rpc> File<R> {
         }
     }
 
-    /// The file that another client has lent. It reads and writes; what needs the handle (append,
-    /// truncate) is the lender's to do, and closing is nothing. When the capability has expired,
+    /// The file that another client has lent. It reads and writes; what needs the handle
+    /// (truncate) is the lender's to do, and closing is nothing. When the capability has expired,
     /// requests fail with `NoCapability`: [`File::extend`] with a fresh loan.
     pub(super) fn borrowed(fs: Fs<R>, loan: Loan) -> File<R> {
         let Loan { name, ino, handle: opening, mode, layout, capability, epoch } = loan;
@@ -208,7 +208,7 @@ impl<R: Rpc> File<R> {
             epoch,
             version: 0,
             size: None,
-            books: Books::default(),
+            books: Books::lent(),
             filled: 0,
             mtime: WallTime(0),
             writes_open: 0,
@@ -249,7 +249,7 @@ impl<R: Rpc> File<R> {
         reckoned.map_err(|error| error.on("lend", &shared.name))?;
         let mut state = self.lock();
         state.size = None;
-        state.books.lend();
+        state.books = Books::lent();
         Ok(Loan {
             name: shared.name.clone(),
             ino: shared.ino,
