@@ -426,6 +426,7 @@ static pid_t waiting_child(void)
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
+        alarm(60);
         pause();
         _exit(1);
     }
@@ -733,6 +734,7 @@ static void left_to_programs(void)
             }
             pid_t grandchild = fork();
             if (grandchild == 0) {
+                alarm(60);
                 pause();
                 _exit(0);
             }
