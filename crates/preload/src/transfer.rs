@@ -240,9 +240,9 @@ unsafe fn append(
     };
     // SAFETY: passed on.
     match unsafe { ask(fd, description, Way::Write, slices, length, at) } {
-        // The kernel may have pages from before.
+        // The kernel may have pages from before. Where it cannot, the bytes are there all the same: not to be appended twice.
         // SAFETY: passed on.
-        Ok(_) if description.mapped() => unsafe { write_by_kernel(fd, slices, at) }?,
+        Ok(_) if description.mapped() => _ = unsafe { write_by_kernel(fd, slices, at) },
         Ok(_) => {}
         // SAFETY: passed on.
         Err(error) if unsafe { write_by_kernel(fd, slices, at) }.is_none() => {
