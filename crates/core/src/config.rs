@@ -26,7 +26,7 @@ pub const CONNECTIONS_MAX: usize = 16 * 1024;
 /// Of so many connections on, new ones are by TCP also from the same machine: each by shared memory has a MiB each
 /// way, in all 1 GiB.
 pub const SHARING_CONNECTIONS_MAX: usize = 512;
-/// Capabilities that one connection remembers; the one longest unused leaves.
+/// Files whose capabilities a connection remembers at least, of those shown last; at most twice as many.
 pub const CAPABILITIES_PER_CONNECTION_MAX: usize = 4096;
 /// Handles and truncations that end by the way in one call of the metadata service.
 pub const RIDERS_PER_CALL_MAX: usize = 64;

@@ -4,6 +4,7 @@
 pub mod meta;
 mod peer;
 mod scrub;
+mod shown;
 pub mod storage;
 mod stream;
 

@@ -4,13 +4,14 @@
 
 use super::meta::{MetaService, MetaStore};
 use super::scrub::Scrub;
+use super::shown::Shown;
 use super::storage::disk::{Disk, DiskDone};
 use super::storage::{Memory, ReadTicket, Target, WriteTicket};
 use super::stream::{Admission, Stream};
 use crate::auth::{
     Capability, CapabilityKey, ConnectionKey, Rights, Role, Secret, Transcript, mac_equal,
 };
-use crate::config::{CAPABILITIES_PER_CONNECTION_MAX, SESSIONS_MAX, Timing};
+use crate::config::{SESSIONS_MAX, Timing};
 use crate::error::{Code, Error, Result};
 use crate::layout::Member;
 use crate::types::{ClientId, Credentials, Incarnation, Ino, Now, ServerIndex};
@@ -21,7 +22,7 @@ use crate::wire::control::{
 use crate::wire::data::{Io, TargetCall, TargetReply, TargetRequest};
 use crate::wire::meta::{MetaAnswer, MetaCall, MetaRequest};
 use crate::wire::{self, Header, Kind};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -173,9 +174,7 @@ struct Unformed {
 pub struct Peer {
     number: u64,
     state: PeerState,
-    /// Capabilities shown, by inode, with a tick for the one longest unused.
-    capabilities: HashMap<Ino, (Capability, u64)>,
-    tick: u64,
+    shown: Shown,
 }
 
 enum PeerState {
@@ -237,7 +236,7 @@ impl Service {
     pub fn accept(&self, nonce: [u8; 32]) -> Peer {
         let number = self.counters.connections_accepted.fetch_add(1, Relaxed) + 1;
         count(&self.counters.connections);
-        Peer { number, state: PeerState::New(nonce), capabilities: HashMap::new(), tick: 0 }
+        Peer { number, state: PeerState::New(nonce), shown: Shown::default() }
     }
 
     /// A connection has ended.
@@ -431,7 +430,7 @@ impl Service {
                     && let Some(formed) = self.formed.get()
                     && formed.key.check(&capability, now.wall).is_ok()
                 {
-                    peer.keep(capability);
+                    peer.shown.keep(capability);
                 }
                 Ok(Action::Nothing)
             }
@@ -914,19 +913,7 @@ impl Peer {
         }
     }
 
-    fn keep(&mut self, capability: Capability) {
-        self.tick += 1;
-        if self.capabilities.len() >= CAPABILITIES_PER_CONNECTION_MAX
-            && !self.capabilities.contains_key(&capability.ino)
-            && let Some(oldest) =
-                self.capabilities.iter().min_by_key(|(_, (_, tick))| *tick).map(|(&ino, _)| ino)
-        {
-            self.capabilities.remove(&oldest);
-        }
-        self.capabilities.insert(capability.ino, (capability, self.tick));
-    }
-
-    fn check(&mut self, now: Now, ino: Ino, rights: Rights, generation: u32) -> Result<()> {
+    fn check(&self, now: Now, ino: Ino, rights: Rights, generation: u32) -> Result<()> {
         let capability = self.check_rights(now, ino, rights)?;
         if capability.generation != generation {
             let cause = format!(
@@ -938,23 +925,19 @@ impl Peer {
         Ok(())
     }
 
-    fn check_rights(&mut self, now: Now, ino: Ino, rights: Rights) -> Result<&Capability> {
-        self.tick += 1;
+    fn check_rights(&self, now: Now, ino: Ino, rights: Rights) -> Result<&Capability> {
         let refuse = |cause: &str| {
             Err(Error::because(Code::NoCapability, format!("inode {}: {cause}", ino.0)))
         };
-        match self.capabilities.get_mut(&ino) {
+        match self.shown.of(ino) {
             None => refuse("no capability was shown"),
-            Some((capability, _)) if !capability.rights.allow(rights) => {
+            Some(capability) if !capability.rights.allow(rights) => {
                 refuse("the capability shown does not allow it")
             }
-            Some((capability, _)) if capability.expires < now.wall => {
+            Some(capability) if capability.expires < now.wall => {
                 refuse("the capability shown has expired")
             }
-            Some((capability, tick)) => {
-                *tick = self.tick;
-                Ok(capability)
-            }
+            Some(capability) => Ok(capability),
         }
     }
 
