@@ -247,7 +247,7 @@ impl Description {
     fn refresh(&self, fd: c_int) {
         let writes = self.cell().writes.load(Ordering::Acquire);
         if self.seen.swap(writes, Ordering::Relaxed) != writes {
-            ask_length(fd);
+            ask_length(fd, libc::AT_STATX_FORCE_SYNC);
         }
     }
 
@@ -643,7 +643,8 @@ fn status(fd: c_int, flags: c_int, mask: libc::c_uint) -> Option<libc::statx> {
 pub(crate) fn refresh(fd: c_int) {
     match current(fd) {
         Some(description) => description.refresh(fd),
-        None if is_candidate(fd) => ask_length(fd),
+        // Of what is lent to be written the kernel believes nothing, so that it asks.
+        None if is_candidate(fd) => ask_length(fd, libc::AT_STATX_SYNC_AS_STAT),
         None => {}
     }
 }
@@ -654,21 +655,13 @@ pub(crate) fn left_to_kernel(fd: c_int) {
     if !is_foreign(fd) && engine::any() {
         let flags: c_int = kernel!(SYS_fcntl, fd, libc::F_GETFL);
         if flags & libc::O_APPEND != 0 {
-            ask_length(fd);
+            ask_length(fd, libc::AT_STATX_FORCE_SYNC);
         }
     }
 }
 
-fn ask_length(fd: c_int) {
-    let mut found = MaybeUninit::<libc::statx>::zeroed();
-    let _: c_int = kernel!(
-        SYS_statx,
-        fd,
-        c"".as_ptr(),
-        libc::AT_EMPTY_PATH | libc::AT_STATX_FORCE_SYNC,
-        libc::STATX_SIZE,
-        found.as_mut_ptr()
-    );
+fn ask_length(fd: c_int, flags: c_int) {
+    let _ = status(fd, flags, libc::STATX_SIZE);
 }
 
 /// Whether there is a limit on the sizes of files.
