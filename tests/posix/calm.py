@@ -5,8 +5,7 @@
 
 Each DIRECTORY is the same directory under one mount. In each round one mount looks at everything, for
 longer than it takes until its kernel may know names and attributes for a while; then both change some.
-Whatever a change has done when it returns, both see. To be run by the superuser, whose writes end no
-set-user-id bit.
+Whatever a change has done when it returns, both see.
 """
 
 import argparse
@@ -74,7 +73,8 @@ class History:
             os.link(at(name), at(other), follow_symlinks=False)
             self.names[other] = inode
         elif kind == "chmod":
-            inode.mode = self.chance.choice([0o600, 0o644, 0o755, 0o4711])
+            # Writes of anybody but the superuser end a set-user-id bit.
+            inode.mode = self.chance.choice([0o600, 0o644, 0o755, 0o4711 if os.geteuid() == 0 else 0o711])
             os.chmod(at(name), inode.mode)
         elif kind == "truncate":
             size = self.chance.randrange(4000)

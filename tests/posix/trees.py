@@ -21,6 +21,7 @@ import os
 import random
 import shutil
 import stat
+import subprocess
 import sys
 import tempfile
 import zlib
@@ -551,6 +552,8 @@ def main():
             pair.twin.end()
         print(f"trees.py: seed {options.seed}: {options.steps} steps of {len(pairs)} processes")
     finally:
+        # A directory may be closed, also to its owner.
+        subprocess.run(["chmod", "-R", "u+rwx", local], check=True)
         shutil.rmtree(local)
 
 
