@@ -219,6 +219,15 @@ done
 # What others change such a mount sees later.
 trees "$((fresh_seed + 1))" --users "${mounts[2]}"
 
+# An ordinary user's, who has mounts for himself. Where /dev/fuse is not for everybody he gets one of his own.
+mkdir "$work/user"
+chown nobody:nogroup "$work/user"
+mknod -m 666 "$work/fuse" c 10 229
+# shellcheck disable=SC2016 # For the inner shell.
+own unshare --mount --pid --fork --kill-child --mount-proc --propagation private \
+    sh -c 'mount --bind "$0" /dev/fuse && exec setpriv --reuid nobody --regid nogroup --clear-groups "$@"' \
+    "$work/fuse" tests/posix/own.sh "$weir" "$work/user" "$fresh_seed" "$factor"
+
 # ---- several processes at once; large things ----
 
 mkdir "${mounts[0]}/together"

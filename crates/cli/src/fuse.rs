@@ -1,25 +1,24 @@
 //! Serving a mount, and what was done through it.
 
 use crate::failure::{Failure, Outcome, status};
+use crate::namespace::Fresh;
 use crate::pool::Access;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use weir_core::auth::Role;
 use weir_fuse::{MountOptions, Session, Statistics};
 
-/// Serves the mount at `directory`, whose device this is, from the pool that has its own directory
-/// there.
+/// Serves the fresh mount at `directory` from the pool that has its own directory there.
 pub(crate) fn serve(
     access: &Access,
     pool_directory: &Path,
     directory: &Path,
-    device: OwnedFd,
+    fresh: Fresh,
     options: MountOptions,
 ) -> Outcome<Session> {
     let pool = access.connect(Role::Mount)?;
     let pool_directory = Some(pool_directory.to_owned());
-    let options = MountOptions { pool_directory, ..options };
-    let session = weir_fuse::serve(pool, device, &options)
+    let options = MountOptions { pool_directory, allow_other: fresh.others, ..options };
+    let session = weir_fuse::serve(pool, fresh.device, &options)
         .map_err(|error| Failure::from(error).with_status(status::UNAVAILABLE))?;
     // Until somebody asks, the kernel thinks that the directory is user 0's. In a user namespace
     // without such a user it lets nobody write there.

@@ -126,10 +126,10 @@ fn keep(order: Order, channel: Option<&mut Channel>) -> Outcome<u8> {
     let signals = Signals::catch(&[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP])?;
     let directory = PathBuf::from(&order.directory);
     let pool = PoolDirectory { path: PathBuf::from(&order.pool) };
-    let device = namespace::mount_public(&directory, order.allow_other)?;
+    let fresh = namespace::mount_public(&directory, order.allow_other)?;
     let unmounted = Unmount(&directory);
     let options = order.kernel.into();
-    let session = fuse::serve(&order.access, &pool.path, &directory, device, options)?;
+    let session = fuse::serve(&order.access, &pool.path, &directory, fresh, options)?;
     let mounted = Mounted { directory: directory.clone(), process: Process::me()? };
     pool.change(|file| file.mounts.push(mounted.clone()))?;
     if let Some(channel) = channel {

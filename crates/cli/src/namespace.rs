@@ -21,10 +21,18 @@ pub(crate) enum Way {
     Helper,
 }
 
-/// Mounts at `directory`: the descriptor over which the kernel asks.
-pub(crate) fn mount_at(way: Way, directory: &Path) -> Outcome<OwnedFd> {
+/// What has been mounted.
+pub(crate) struct Fresh {
+    /// Over which the kernel asks.
+    pub(crate) device: OwnedFd,
+    /// Whether there may be other users than the one who mounted.
+    pub(crate) others: bool,
+}
+
+/// Mounts at `directory`.
+pub(crate) fn mount_at(way: Way, directory: &Path) -> Outcome<Fresh> {
     let result = match way {
-        Way::Private => enter_namespace().and_then(|()| mount_here(directory)),
+        Way::Private => enter_namespace().and_then(|others| mount_here(directory, others)),
         Way::Helper => fusermount(directory, false),
     };
     result.map_err(|cause| {
@@ -36,9 +44,9 @@ pub(crate) fn mount_at(way: Way, directory: &Path) -> Outcome<OwnedFd> {
 }
 
 /// Mounts for all to see: as root by ourselves, else with fusermount3.
-pub(crate) fn mount_public(directory: &Path, allow_other: bool) -> Outcome<OwnedFd> {
+pub(crate) fn mount_public(directory: &Path, allow_other: bool) -> Outcome<Fresh> {
     let result = match Uid::effective().is_root() {
-        true => mount_here(directory),
+        true => mount_here(directory, true),
         false => fusermount(directory, allow_other),
     };
     result.map_err(|cause| {
@@ -74,10 +82,11 @@ pub(crate) fn unmount(directory: &Path) -> Outcome<()> {
     }
 }
 
-/// A mount namespace of our own; without root in a user namespace, in which we stay who we are.
-pub(crate) fn enter_namespace() -> Result<(), String> {
+/// A mount namespace of our own; without root in a user namespace, in which we stay who we are, and nobody else can be.
+/// Says whether others can.
+pub(crate) fn enter_namespace() -> Result<bool, String> {
     if Uid::effective().is_root() && unshare(CloneFlags::CLONE_NEWNS).is_ok() {
-        return keep_private();
+        return keep_private().map(|()| true);
     }
     let (uid, gid) = (Uid::effective(), Gid::effective());
     unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNS)
@@ -90,7 +99,7 @@ pub(crate) fn enter_namespace() -> Result<(), String> {
     write("setgroups", "deny".into())?;
     write("uid_map", format!("{uid} {uid} 1"))?;
     write("gid_map", format!("{gid} {gid} 1"))?;
-    keep_private()
+    keep_private().map(|()| false)
 }
 
 /// What is mounted outside later still appears within; what we mount stays within.
@@ -99,13 +108,15 @@ fn keep_private() -> Result<(), String> {
         .map_err(|cause| format!("private mount namespace: {}", plain(cause)))
 }
 
-fn mount_here(directory: &Path) -> Result<OwnedFd, String> {
-    mounting::by_ourselves(directory, true).map_err(said)
+fn mount_here(directory: &Path, others: bool) -> Result<Fresh, String> {
+    let device = mounting::by_ourselves(directory, others).map_err(said)?;
+    Ok(Fresh { device, others })
 }
 
 /// Has fusermount3 mount and pass us the descriptor.
-fn fusermount(directory: &Path, allow_other: bool) -> Result<OwnedFd, String> {
-    mounting::by_helper(directory, allow_other).map_err(said)
+fn fusermount(directory: &Path, others: bool) -> Result<Fresh, String> {
+    let device = mounting::by_helper(directory, others).map_err(said)?;
+    Ok(Fresh { device, others })
 }
 
 fn said(refused: mounting::Refused) -> String {

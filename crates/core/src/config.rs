@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Version of the wire format; both sides must speak the same one.
-pub const WIRE_VERSION: u8 = 11;
+pub const WIRE_VERSION: u8 = 12;
 
 /// Largest body of a frame (everything behind the header but the payload): bytes.
 pub const BODY_BYTES_MAX: usize = 512 * 1024;

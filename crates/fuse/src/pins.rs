@@ -75,7 +75,7 @@ impl Shared {
         parent: Ino,
         name: &[u8],
     ) -> Result<Looked> {
-        let look = || self.fs().lookup_way(who, Place::new(parent, name));
+        let look = || self.fs().lookup_way(who, Place::new(parent, name), self.others);
         if self.pins.is_empty() {
             return look().await;
         }

@@ -38,8 +38,8 @@ pub struct MountOptions {
     pub by_io_uring: bool,
     /// Threads that serve requests; 0: twice as many as there are cores, within reason.
     pub threads: usize,
-    /// Whether other users than the one who mounts are let in, each as who he is. Only
-    /// [`mount()`] heeds it: the options of a mount made elsewhere say it themselves.
+    /// Whether other users than the one who mounts may be there, each as who he is. [`mount()`] lets them in then;
+    /// of a mount made elsewhere it must be true unless its options, or the namespace that it is in, keep them out.
     pub allow_other: bool,
 }
 

@@ -41,6 +41,8 @@ const FMODE_EXEC: i32 = 0x20;
 pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) caching: bool,
+    /// Whether there may be other users than the one who mounted.
+    pub(crate) others: bool,
     pub(crate) files: Handles<Open>,
     pub(crate) directories: Handles<Directory>,
     pub(crate) names: Names,
@@ -121,6 +123,7 @@ impl Shared {
         Ok(Shared {
             pool,
             caching: options.caching,
+            others: options.allow_other,
             files: Handles::new(),
             directories: Handles::new(),
             names: Names::default(),
@@ -451,7 +454,8 @@ impl Shared {
     /// As [`Shared::list`], with attributes where they may be believed.
     pub(crate) fn look_through(&self, who: &Credentials, ino: Ino) -> impl List {
         move |after: &[u8], limit| {
-            let looked = self.pool.run(self.fs().look_through(who, ino, after, limit));
+            let looked =
+                self.pool.run(self.fs().look_through(who, ino, (after, limit), self.others));
             or_empty(looked.map(Page::looked_through))
         }
     }

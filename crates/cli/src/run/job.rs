@@ -7,7 +7,7 @@ use crate::args;
 use crate::channel::Channel;
 use crate::failure::{Failure, Outcome, plain, status};
 use crate::fuse;
-use crate::namespace::{self, Way};
+use crate::namespace::{self, Fresh, Way};
 use crate::pool;
 use crate::sys::{self, Signals};
 use nix::sys::signal::{Signal, kill};
@@ -16,7 +16,7 @@ use nix::unistd::{Pid, setpgid};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -141,7 +141,7 @@ struct Job {
 
 impl Job {
     fn work(&mut self, channel: &mut Channel, signals: &Signals) -> Outcome<Finish> {
-        let mut device: Option<OwnedFd> = None;
+        let mut fresh: Option<Fresh> = None;
         loop {
             match channel.receive()? {
                 None => return Ok(Finish::Abandoned),
@@ -149,7 +149,7 @@ impl Job {
                     self.remove = remove.into_iter().map(PathBuf::from).collect();
                     self.pool = PathBuf::from(pool);
                     let directory = PathBuf::from(directory);
-                    device = Some(namespace::mount_at(way, &directory)?);
+                    fresh = Some(namespace::mount_at(way, &directory)?);
                     self.mounted = Some(directory);
                     channel.send(&Word::Mounted)?;
                 }
@@ -173,12 +173,12 @@ impl Job {
                     channel.send(&Word::Serving)?;
                 }
                 Some(Order::Serve { access, kernel, rules }) => {
-                    let (Some(device), Some(directory)) = (device.take(), &self.mounted) else {
+                    let (Some(fresh), Some(directory)) = (fresh.take(), &self.mounted) else {
                         return Err(Failure::say("serve: not mounted"));
                     };
                     let options = MountOptions { rules, ..kernel.into() };
                     self.session =
-                        Some(fuse::serve(&access, &self.pool, directory, device, options)?);
+                        Some(fuse::serve(&access, &self.pool, directory, fresh, options)?);
                     channel.send(&Word::Serving)?;
                 }
                 Some(Order::Start { command, mut variables, group }) => {

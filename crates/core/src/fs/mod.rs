@@ -239,13 +239,18 @@ impl<R: Rpc> Fs<R> {
     }
 
     /// What a single name in a directory names, not followed, and for how long that may be believed, but
-    /// for what this client changes itself.
+    /// for what this client changes itself; by `others` than who asks, too, or by him alone.
     ///
     /// # Errors
     /// [`Code::NotFound`] if there is no such name, and that may not be believed.
-    pub async fn lookup_way(&self, who: &Credentials, place: Place) -> Result<Looked> {
+    pub async fn lookup_way(
+        &self,
+        who: &Credentials,
+        place: Place,
+        others: bool,
+    ) -> Result<Looked> {
         let name = shown(&place);
-        let looked = self.looked(who, Ino::ROOT, MetaRequest::LookupWay { place });
+        let looked = self.looked(who, Ino::ROOT, MetaRequest::LookupWay { place, others });
         looked.await.map_err(|error| error.on("look up", name))
     }
 
@@ -420,17 +425,18 @@ impl<R: Rpc> Fs<R> {
         list.await.map_err(|error: Error| error.on("list", shown_ino(ino)))
     }
 
-    /// As [`Fs::list`], with those attributes that may be believed for a moment, if any.
+    /// As [`Fs::list`], with those attributes that may be believed for a moment, if any, and how long names may; by
+    /// `others` than who asks, too, or by him alone.
     pub async fn look_through(
         &self,
         who: &Credentials,
         ino: Ino,
-        after: &[u8],
-        limit: u32,
+        (after, limit): (&[u8], u32),
+        others: bool,
     ) -> Result<LookedThrough> {
         let asked_ms = self.rpc().now().mono_ms;
         let look = async {
-            let request = MetaRequest::LookThrough { ino, after: after.to_vec(), limit };
+            let request = MetaRequest::LookThrough { ino, after: after.to_vec(), limit, others };
             match self.meta(who, ino, request).await? {
                 MetaReply::LookedThrough { entries, records, names, end } => {
                     let resolved =

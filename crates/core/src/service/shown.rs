@@ -39,7 +39,7 @@ mod tests {
         const MAX: u64 = CAPABILITIES_PER_CONNECTION_MAX as u64;
         let key = CapabilityKey::from_bytes([1; 32]);
         let mut shown = Shown::default();
-        let mut show = |shown: &mut Shown, ino: u64, generation: u32| {
+        let show = |shown: &mut Shown, ino: u64, generation: u32| {
             shown.keep(key.capability(Ino(ino), Rights::STAT, generation, 1, WallTime(9)));
         };
         for ino in 0..5 * MAX / 2 {

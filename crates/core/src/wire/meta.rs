@@ -203,6 +203,8 @@ pub enum MetaRequest {
     LookupWay {
         /// Where.
         place: Place,
+        /// Whether others than who asks may go by what is told.
+        others: bool,
     },
     /// As [`MetaRequest::Attributes`], by one who does that. Answer: [`MetaReply::Looked`].
     LookAt {
@@ -358,6 +360,8 @@ pub enum MetaRequest {
         after: Vec<u8>,
         /// At most so many; at most [`crate::config::ENTRIES_PER_REPLY_MAX`].
         limit: u32,
+        /// Whether others than who asks may go by what is told.
+        others: bool,
     },
     /// Begins a truncation: new version, new data epoch. Answer: [`MetaReply::Truncation`], or
     /// [`MetaReply::Unfinished`] where one to a smaller size must end first.

@@ -214,7 +214,7 @@ mod tests {
             body_length: 48,
             payload_length: 0x10_0000,
         };
-        let bytes = [11, 6, 2, 1, 6, 5, 4, 3, 48, 0, 0, 0, 0, 0, 0x10, 0];
+        let bytes = [12, 6, 2, 1, 6, 5, 4, 3, 48, 0, 0, 0, 0, 0, 0x10, 0];
         assert_eq!(header.encode(), bytes);
         assert_eq!(Header::decode(&bytes), Ok(header));
     }

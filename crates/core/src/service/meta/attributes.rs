@@ -1,9 +1,7 @@
 //! Changing attributes: permissions, owners, times, layouts, extended attributes.
 
 use super::files::strip_set_ids;
-use super::path::{
-    READ, SET_GID, STICKY, WRITE, allows, demand, in_group, open_to_all, owns, show,
-};
+use super::path::{READ, SET_GID, STICKY, WRITE, allows, closes, demand, in_group, owns, show};
 use super::records::{DirectoryTimes, Inode, name_of, times_key, xattr_key, xattrs_of};
 use super::txn::{Fault, Step, Txn, peek};
 use super::{MetaService, check_wish};
@@ -44,7 +42,7 @@ impl MetaService {
             let record = self.record(now, ino, inode).await?;
             return Ok(MetaReply::Found(record));
         }
-        let was_open = inode.is_directory() && open_to_all(inode);
+        let before = inode.clone();
         let inode = txn.change(ino);
         if changes.uid.is_some() || changes.gid.is_some() {
             inode.uid = changes.uid.unwrap_or(inode.uid);
@@ -82,7 +80,7 @@ impl MetaService {
             let times = DirectoryTimes { mtime: inode.mtime, ctime: inode.ctime };
             txn.put(times_key(ino), crate::wire::encode(&times));
         }
-        let closes = was_open && !open_to_all(&inode);
+        let closes = inode.is_directory() && closes(&before, &inode);
         let _closing = closes.then(|| self.ways.close(now.mono_ms)).transpose()?;
         txn.use_reserve();
         txn.commit().await?;

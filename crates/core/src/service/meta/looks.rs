@@ -11,9 +11,9 @@ impl MetaService {
     pub(super) async fn lookup_way(
         &self,
         now: Now,
-        client: ClientId,
-        who: &Credentials,
+        (client, who): (ClientId, &Credentials),
         place: &Place,
+        others: bool,
     ) -> Result<MetaReply> {
         let path = &place.path[..];
         if matches!(path, b"" | b"." | b"..") || path.contains(&b'/') {
@@ -30,14 +30,16 @@ impl MetaService {
         let is_directory = |record: &Option<Record>| {
             record.as_ref().is_some_and(|record| record.attributes.kind == FileKind::Directory)
         };
+        let stays_open = async || -> Result<bool> {
+            Ok(path::stays_open(&peek(&*self.store, place.base).await?, who, others))
+        };
         let mut record = look().await?;
-        let mut name = (calm || is_directory(&record))
-            && path::open_to_all(&peek(&*self.store, place.base).await?);
+        let mut name = (calm || is_directory(&record)) && stays_open().await?;
         if name && !calm {
             name = self.ways.believe(client, now.mono_ms);
             if name {
                 record = look().await?;
-                name = is_directory(&record);
+                name = is_directory(&record) && stays_open().await?;
             }
         }
         if record.is_none() && !name {
@@ -57,14 +59,15 @@ impl MetaService {
         now: Now,
         (client, who): (ClientId, &Credentials),
         ino: Ino,
-        after: &[u8],
-        limit: u32,
+        (after, limit): (&[u8], u32),
+        others: bool,
     ) -> Result<MetaReply> {
         // Who lists a directory often looks at all that is in it.
         let calm = self.ways.believe_all(client, CALM_ASKED_MIN, now.mono_ms);
         let part = self.list(now, who, ino, after, limit, calm).await?;
-        let names::Part { entries, records, end, open_to_all } = part;
-        Ok(MetaReply::LookedThrough { entries, records, names: calm && open_to_all, end })
+        let names::Part { entries, records, end, directory } = part;
+        let names = calm && path::stays_open(&directory, who, others);
+        Ok(MetaReply::LookedThrough { entries, records, names, end })
     }
 }
 

@@ -194,7 +194,9 @@ impl MetaService {
             changes(&request).then(|| self.ways.change(client, now.mono_ms)).transpose()?;
         match request {
             Lookup { place, follow } => attempt!(self.lookup(now, who, &place, follow)),
-            LookupWay { place } => self.lookup_way(now, client, who, &place).await,
+            LookupWay { place, others } => {
+                self.lookup_way(now, (client, who), &place, others).await
+            }
             LookAt { ino } => self.look_at(now, client, ino).await,
             Attributes { ino } => self.found(now, ino).await,
             Change { ino, changes } => attempt!(self.change(now, who, ino, &changes)),
@@ -251,8 +253,8 @@ impl MetaService {
                 let names::Part { entries, records, end, .. } = part;
                 Ok(MetaReply::Entries { entries, records, end })
             }
-            LookThrough { ino, after, limit } => {
-                self.look_through(now, (client, who), ino, &after, limit).await
+            LookThrough { ino, after, limit, others } => {
+                self.look_through(now, (client, who), ino, (&after, limit), others).await
             }
             BeginTruncate { ino, size, handle } => {
                 attempt!(self.begin_truncate(now, client, who, ino, size, handle))

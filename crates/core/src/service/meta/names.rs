@@ -1,7 +1,7 @@
 //! Names: making, linking, removing, moving and listing them.
 
 use super::path::{
-    Last, READ, SET_GID, WRITE, demand, demand_removal, fail, in_group, no_name, open_to_all, show,
+    Last, READ, SET_GID, WRITE, demand, demand_removal, fail, in_group, no_name, show,
 };
 use super::records::{Inode, Target, decode, inode_key, name_of, names_behind, orphan_key};
 use super::txn::{Fault, Step, Txn, peek};
@@ -91,8 +91,7 @@ pub(super) struct Part {
     pub(super) records: Vec<Record>,
     /// Whether the directory ends here.
     pub(super) end: bool,
-    /// Whether everybody may walk through it.
-    pub(super) open_to_all: bool,
+    pub(super) directory: Inode,
 }
 
 impl MetaService {
@@ -446,7 +445,7 @@ impl MetaService {
             // the client without a name to go on from.
             return Err(Error::because(Code::Busy, "directory is changing"));
         }
-        Ok(Part { entries, records, end, open_to_all: open_to_all(&inode) })
+        Ok(Part { entries, records, end, directory: inode })
     }
 
     pub(super) async fn read_link(&self, ino: Ino) -> Result<MetaReply> {

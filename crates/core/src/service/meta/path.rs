@@ -30,8 +30,26 @@ pub(super) fn allows(inode: &Inode, who: &Credentials, want: u32) -> bool {
 }
 
 /// Whether everybody may walk through a directory.
-pub(super) fn open_to_all(inode: &Inode) -> bool {
+fn open_to_all(inode: &Inode) -> bool {
     inode.mode & 0o111 == 0o111
+}
+
+/// Whether its owner may, as far as that is not the superuser, to whom nothing is closed.
+fn open_to_owner(inode: &Inode) -> bool {
+    inode.uid != 0 && inode.mode & 0o100 != 0
+}
+
+/// Whether a directory stays open to all who go by what is told, until it is [closed](closes): to everybody, if `others`
+/// than who asks do, and else to him, in whatever groups he is then.
+pub(super) fn stays_open(inode: &Inode, who: &Credentials, others: bool) -> bool {
+    let to_him = || who.uid == 0 || who.uid == inode.uid && open_to_owner(inode);
+    open_to_all(inode) || !others && to_him()
+}
+
+/// Whether such a change of a directory closes it to somebody to whom it would have stayed open.
+pub(super) fn closes(before: &Inode, after: &Inode) -> bool {
+    let to_owner = || open_to_owner(after) && after.uid == before.uid;
+    !open_to_all(after) && (open_to_all(before) || open_to_owner(before) && !to_owner())
 }
 
 pub(super) fn demand(inode: &Inode, ino: Ino, who: &Credentials, want: u32) -> Result<()> {

@@ -314,7 +314,7 @@ fn a_way_that_may_be_believed_is_not_just_being_taken_away() {
         let Ok(MetaReply::Found(new)) = bed.ask(0, directory("new")) else { unreachable!() };
         let (from, to) = (place("new"), place("old"));
         let rename = MetaRequest::Rename { from, to, no_replace: false, exchange: false };
-        let look = MetaRequest::LookupWay { place: place("old") };
+        let look = MetaRequest::LookupWay { place: place("old"), others: true };
         let mut tasks: Vec<Task<'_>> = Vec::new();
         for (client, request) in [(1, rename), (2, look)] {
             let (bed, who) = (&bed, &who);
@@ -354,7 +354,7 @@ fn what_may_be_believed_in_calm_is_not_just_being_changed() {
         let changes = Changes { mode: Some(0o600), ..Changes::default() };
         MetaRequest::Change { ino, changes }
     };
-    let look = |name| MetaRequest::LookupWay { place: place(name) };
+    let look = |name| MetaRequest::LookupWay { place: place(name), others: true };
     let (mut believed, mut refused) = (0, 0);
     for seed in 0..400 {
         let bed = Bed::new(seed, true);

@@ -821,7 +821,10 @@ fn a_way_that_somebody_believes_stays() {
     let b = bed.mkdir("a/b");
     bed.mkdir("c");
     bed.file("a/f");
-    let way = |parent, name: &str| MetaRequest::LookupWay { place: Place::new(parent, name) };
+    let way = |parent, name: &str| MetaRequest::LookupWay {
+        place: Place::new(parent, name),
+        others: true,
+    };
     let who = bed.who.clone();
     let told = |bed: &Bed, parent, name: &str| match bed.by(OTHER, &who, way(parent, name)) {
         Ok(MetaReply::Looked { record: Some(record), name, attributes: false }) => {
@@ -866,6 +869,61 @@ fn a_way_that_somebody_believes_stays() {
 }
 
 #[test]
+fn where_not_everybody_may_walk_he_believes_it_who_goes_alone() {
+    let mut bed = Bed::new();
+    let a = bed.mkdir("a");
+    bed.mkdir("a/b");
+    let root = user(0);
+    let told = |bed: &Bed, who: &Credentials, others| {
+        let request = MetaRequest::LookupWay { place: Place::new(a, "b"), others };
+        match bed.by(OTHER, who, request) {
+            Ok(MetaReply::Looked { name, .. }) => Ok(name),
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => Err(error.code),
+        }
+    };
+    let change = |bed: &Bed, who: &Credentials, request| {
+        bed.by(CLIENT, who, request).map(|_| ()).map_err(|error| error.code)
+    };
+    let me = bed.who.clone();
+    let member = Credentials { groups: vec![1000], ..user(77) };
+    let open_to = |bed: &mut Bed, whom: &[&Credentials], mode| {
+        bed.later(WAY_HELD_MS);
+        assert_eq!(change(bed, &root, chmod(a, mode)), Ok(()));
+        bed.later(WAYS_SHUT_MS);
+        for who in [&me, &member, &root] {
+            let may = [true, false].map(|others| told(bed, who, others).unwrap_or(false));
+            assert_eq!(may, [false, whom.contains(&who)], "mode {mode:o}, user {}", who.uid);
+        }
+    };
+    open_to(&mut bed, &[&me, &root], 0o700);
+    open_to(&mut bed, &[&me, &root], 0o750);
+    // That somebody is of its group may end at any time; and nothing is closed to the superuser.
+    open_to(&mut bed, &[&root], 0o070);
+    open_to(&mut bed, &[&root], 0o600);
+    open_to(&mut bed, &[&me, &root], 0o710);
+
+    // It is not closed to him before he believes it no more; and to the superuser never.
+    assert_eq!(change(&bed, &root, chmod(a, 0o700)), Ok(()));
+    assert_eq!(change(&bed, &root, chmod(a, 0o600)), Err(Code::Busy));
+    assert_eq!(change(&bed, &root, chown(a, Some(77), None)), Err(Code::Busy));
+    assert_eq!(change(&bed, &root, chown(a, None, Some(77))), Ok(()));
+    assert_eq!(told(&bed, &me, false), Ok(false), "somebody waits");
+    bed.later(WAY_HELD_MS);
+    assert_eq!(change(&bed, &root, chown(a, Some(0), None)), Ok(()));
+    assert_eq!(told(&bed, &me, false), Err(Code::AccessDenied));
+    bed.later(WAYS_SHUT_MS);
+    assert_eq!(told(&bed, &root, false), Ok(true));
+    assert_eq!(change(&bed, &root, chmod(a, 0)), Ok(()));
+    assert_eq!(change(&bed, &root, chown(a, Some(1000), None)), Ok(()));
+    // Nor is it closed to anybody where all may walk afterwards.
+    assert_eq!(change(&bed, &root, chmod(a, 0o700)), Ok(()));
+    assert_eq!(told(&bed, &me, false), Ok(true));
+    assert_eq!(change(&bed, &root, chmod(a, 0o755)), Ok(()));
+    assert_eq!(change(&bed, &root, chown(a, Some(77), None)), Ok(()));
+}
+
+#[test]
 fn while_nobody_else_changes_anything_all_is_believed() {
     let mut bed = Bed::new();
     let who = bed.who.clone();
@@ -888,7 +946,10 @@ fn while_nobody_else_changes_anything_all_is_believed() {
     let resting = bed.create("a/resting");
     bed.close(&resting, None);
     bed.later(CALM_MS);
-    let way = |parent, name: &str| MetaRequest::LookupWay { place: Place::new(parent, name) };
+    let way = |parent, name: &str| MetaRequest::LookupWay {
+        place: Place::new(parent, name),
+        others: true,
+    };
     let looked = |bed: &Bed, request| match bed.by(OTHER, &who, request) {
         Ok(MetaReply::Looked { record, name, attributes }) => (record.is_some(), name, attributes),
         other => panic!("{other:?}"),
@@ -982,7 +1043,7 @@ fn who_lists_a_directory_in_calm_is_told_what_is_in_it() {
     bed.mkdir("a/d");
     let writer = bed.create("a/open");
     let look = |bed: &Bed, ino, after: &str, limit| {
-        let request = MetaRequest::LookThrough { ino, after: after.into(), limit };
+        let request = MetaRequest::LookThrough { ino, after: after.into(), limit, others: true };
         match bed.by(OTHER, &who, request) {
             Ok(MetaReply::LookedThrough { entries, records, names, end }) => {
                 assert!(records.is_empty() || records.len() == entries.len());
@@ -998,12 +1059,16 @@ fn who_lists_a_directory_in_calm_is_told_what_is_in_it() {
     assert_eq!(look(&bed, a, "", 9), (4, 3, true, true));
     assert_eq!(look(&bed, a, "d", 2), (2, 2, true, false));
     assert_eq!(look(&bed, closed, "", 9), (1, 1, false, true));
+    let alone = MetaRequest::LookThrough { ino: closed, after: vec![], limit: 9, others: false };
+    let names =
+        matches!(bed.by(OTHER, &who, alone), Ok(MetaReply::LookedThrough { names: true, .. }));
+    assert!(names, "nobody else goes by them");
     assert_eq!(bed.fails(unlink("a/g")), Code::Busy);
     assert_eq!(look(&bed, a, "", 9), (4, 0, false, true));
     bed.later(WAY_HELD_MS);
     bed.freed(unlink("a/g"));
     bed.close(&writer, None);
-    let nobody = MetaRequest::LookThrough { ino: closed, after: vec![], limit: 9 };
+    let nobody = MetaRequest::LookThrough { ino: closed, after: vec![], limit: 9, others: true };
     let refused = bed.by(OTHER, &user(77), nobody);
     assert!(matches!(refused, Err(error) if error.code == Code::AccessDenied));
 }
