@@ -351,8 +351,8 @@ class Pair:
 
 
 class History:
-    def __init__(self, pairs, seed, users, log_all):
-        self.pairs, self.users = pairs, users
+    def __init__(self, pairs, seed, users, modes, log_all):
+        self.pairs, self.users, self.modes = pairs, users, modes
         self.chance = random.Random(seed)
         self.log, self.log_all = [], log_all
         self.opened = 0
@@ -413,7 +413,7 @@ class History:
             kinds += ["fchmod", "fchown", "list_open", "link_open", "fchdir", "where"]
             number = chance.choice(pair.open_files)
         kind = chance.choice([kind for kind in kinds if kind not in pair.left_out])
-        mode = chance.choice([0o644, 0o600, 0o755, 0o4755, 0o2755, 0o1777, 0o000])
+        mode = chance.choice([0o644, 0o600, 0o755, 0o4755, 0o2755, 0o1777, 0o000]) & self.modes
         owner = chance.choice([0, 1, 65534])
         attribute = chance.choice(["user.one", "user.two", "trusted.three"])
         match kind:
@@ -540,7 +540,11 @@ def main():
             for base, preload in ways
             for user in ([0, *GROUPS] if options.users else [0])
         ]
-        history = History(pairs, options.seed, options.users, options.log)
+        # That a file was made set-user-id at another mount after it was opened here is not seen, and a write here does
+        # not end it then; by the superuser it never does.
+        writes_end_it = options.users or os.geteuid() != 0
+        modes = 0o1777 if writes_end_it and len(options.directories) > 1 else 0o7777
+        history = History(pairs, options.seed, options.users, modes, options.log)
         try:
             for number in range(options.steps):
                 history.step(number)
