@@ -22,6 +22,7 @@ mod locks;
 pub mod mounting;
 mod names;
 mod pins;
+mod quiet;
 mod reply;
 mod session;
 mod shared;
