@@ -397,8 +397,7 @@ impl Shared {
                 let number = format!("#{}", attributes.ino.0);
                 self.names.learn(&attributes, parent.0, name.unwrap_or(number.as_bytes()));
                 let (handle, treatment) = self.opened(file, &attributes, flags, time);
-                let name_believed = name.map_or(Duration::ZERO, |_| self.quiet.left(parent.0));
-                reply.created(&attributes, name_believed, handle, treatment);
+                reply.created(&attributes, Duration::ZERO, handle, treatment);
             }
             Err(errno) => reply.error(errno),
         }

@@ -22,7 +22,6 @@ mod locks;
 pub mod mounting;
 mod names;
 mod pins;
-mod quiet;
 mod reply;
 mod session;
 mod shared;

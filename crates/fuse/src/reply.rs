@@ -185,11 +185,11 @@ impl Reply {
     pub(crate) fn created(
         self,
         attributes: &Attributes,
-        name_believed: Duration,
+        believed: Duration,
         handle: u64,
         treatment: u32,
     ) {
-        let entry = Put::default().entry(attributes, Duration::ZERO, name_believed);
+        let entry = Put::default().entry(attributes, believed, Duration::ZERO);
         self.put(entry.u64(handle).u32(treatment).u32(0));
     }
 

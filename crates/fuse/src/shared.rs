@@ -12,7 +12,6 @@ use crate::kernel::{Header, fopen};
 use crate::locks::Locks;
 use crate::names::Names;
 use crate::pins::Pins;
-use crate::quiet::Quiet;
 use crate::reply::{Errno, Reply};
 use crate::session::MountOptions;
 use crate::statistics::{Counters, FileCounters, Operation, Statistics};
@@ -49,7 +48,6 @@ pub(crate) struct Shared {
     pub(crate) names: Names,
     pub(crate) displaced: Arc<Displaced>,
     pub(crate) pins: Pins,
-    pub(crate) quiet: Quiet,
     pub(crate) cached: Cached,
     /// See [`Shared::changes`].
     changes: AtomicU64,
@@ -131,7 +129,6 @@ impl Shared {
             names: Names::default(),
             displaced: Arc::default(),
             pins: Pins::default(),
-            quiet: Quiet::default(),
             cached: Cached::default(),
             changes: AtomicU64::new(0),
             locks: Locks::default(),
@@ -238,9 +235,7 @@ impl Shared {
         made: std::result::Result<Attributes, Errno>,
         reply: Reply,
     ) {
-        let name_believed = self.quiet.left(parent.0);
-        let looked = made.map(|made| Looked { name_believed, ..Looked::at(made) });
-        self.reply_looked(parent, name, looked, reply);
+        self.reply_looked(parent, name, made.map(Looked::at), reply);
     }
 
     /// Answers with what a name names, if anything, and for how long that may be believed.
@@ -261,10 +256,7 @@ impl Shared {
                 let believed = self.believed(&attributes, attributes_believed);
                 reply.entry(&attributes, believed, name_believed);
             }
-            Ok(Looked { attributes: None, name_believed, .. }) => {
-                self.quiet.note(parent.0, name_believed);
-                reply.no_entry(name_believed);
-            }
+            Ok(Looked { attributes: None, name_believed, .. }) => reply.no_entry(name_believed),
             Err(errno) => reply.error(errno),
         }
     }
