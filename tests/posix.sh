@@ -224,9 +224,12 @@ mkdir "$work/user"
 chown nobody:nogroup "$work/user"
 mknod -m 666 "$work/fuse" c 10 229
 # shellcheck disable=SC2016 # For the inner shell.
-own unshare --mount --pid --fork --kill-child --mount-proc --propagation private \
-    sh -c 'mount --bind "$0" /dev/fuse && exec setpriv --reuid nobody --regid nogroup --clear-groups "$@"' \
-    "$work/fuse" tests/posix/own.sh "$weir" "$work/user" "$fresh_seed" "$factor"
+as_nobody() {
+    unshare --mount --pid --fork --kill-child --mount-proc --propagation private \
+        sh -c 'mount --bind "$0" /dev/fuse && exec setpriv --reuid nobody --regid nogroup --clear-groups "$@"' \
+        "$work/fuse" "$@"
+}
+own as_nobody tests/posix/own.sh "$weir" "$work/user" "$fresh_seed" "$factor"
 
 # ---- several processes at once; large things ----
 
