@@ -305,7 +305,7 @@ impl<T> Session<T> {
             && self.shown.get(&capability.ino.0) != Some(&capability.mac)
         {
             if self.shown.len() >= crate::config::CAPABILITIES_PER_CONNECTION_MAX {
-                // The server forgets the longest unused; showing one twice costs nothing but bytes.
+                // The server may know no more; showing one twice costs nothing but bytes.
                 self.shown.clear();
             }
             self.shown.insert(capability.ino.0, capability.mac);

@@ -42,7 +42,7 @@ impl MetaService {
             let record = self.record(now, ino, inode).await?;
             return Ok(MetaReply::Found(record));
         }
-        let before = inode.clone();
+        let directory_before = inode.is_directory().then(|| inode.clone());
         let inode = txn.change(ino);
         if changes.uid.is_some() || changes.gid.is_some() {
             inode.uid = changes.uid.unwrap_or(inode.uid);
@@ -80,7 +80,7 @@ impl MetaService {
             let times = DirectoryTimes { mtime: inode.mtime, ctime: inode.ctime };
             txn.put(times_key(ino), crate::wire::encode(&times));
         }
-        let closes = inode.is_directory() && closes(&before, &inode);
+        let closes = directory_before.is_some_and(|before| closes(&before, &inode));
         let _closing = closes.then(|| self.ways.close(now.mono_ms)).transpose()?;
         txn.use_reserve();
         txn.commit().await?;
