@@ -540,10 +540,9 @@ def main():
             for base, preload in ways
             for user in ([0, *GROUPS] if options.users else [0])
         ]
-        # That a file was made set-user-id at another mount after it was opened here is not seen, and a write here does
-        # not end it then; by the superuser it never does.
-        writes_end_it = options.users or os.geteuid() != 0
-        modes = 0o1777 if writes_end_it and len(options.directories) > 1 else 0o7777
+        # That a file was made set-user-id at another mount after it was opened here is not seen, and a write of an
+        # ordinary user's here does not end it then.
+        modes = 0o1777 if os.geteuid() != 0 and len(options.directories) > 1 else 0o7777
         history = History(pairs, options.seed, options.users, modes, options.log)
         try:
             for number in range(options.steps):
