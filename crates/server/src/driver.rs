@@ -185,11 +185,12 @@ impl Door {
 /// The loop for one more connection: that which has the fewest, and of several the one which has had no
 /// new one for the longest. In turn would not do: clients that begin to work side by side have others
 /// come and go between them, as each asks for the pool's map on a connection of its own, and two that
-/// share a loop share one core.
-fn roomiest(doors: &[Door]) -> &Door {
+/// share a loop share one core. Those on this machine need cores, too, and share some loops.
+fn roomiest(doors: &[Door], local: bool) -> &Door {
+    let count = if local { shm::loops(doors.len()) } else { doors.len() };
     let load =
         |door: &&Door| (door.held.load(Ordering::Relaxed), door.newest.load(Ordering::Relaxed));
-    doors.iter().min_by_key(load).expect("a server has an event loop")
+    doors[..count].iter().min_by_key(load).expect("a server has an event loop")
 }
 
 /// Tasks to be gone on with, by number.
@@ -392,7 +393,7 @@ impl Loop {
             match listeners.accept(token) {
                 Ok(link) => {
                     debug!(from = link.peer(), "connection");
-                    let door = roomiest(&self.shared.doors);
+                    let door = roomiest(&self.shared.doors, token == LISTENER_SHM);
                     self.accepted += 1;
                     door.gains(self.accepted);
                     let mut arrivals = door.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
@@ -658,22 +659,31 @@ impl Sink for Reception<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
     fn clients_that_begin_together_get_loops_of_their_own() {
         let doors: Vec<Door> =
-            (0..2).map(|_| Door::new(Duration::ZERO).expect("a poller")).collect();
-        let place = |number: u64| {
-            let door = roomiest(&doors);
-            door.gains(number);
-            door
-        };
-        // A mount's stays. Then each of two clients asks for the map before it connects for good.
-        let _mount = place(1);
-        place(2).loses(2, std::iter::empty());
-        let first = place(3);
-        place(4).loses(4, std::iter::once(1));
-        let second = place(5);
-        assert!(!std::ptr::eq(first, second), "both clients share a loop");
+            (0..4).map(|_| Door::new(Duration::ZERO).expect("a poller")).collect();
+        let index = |door: &Door| doors.iter().position(|other| std::ptr::eq(other, door));
+        for (local, loops) in [(false, 4), (true, 2)] {
+            let place = |number: u64| {
+                let door = roomiest(&doors, local);
+                door.gains(number);
+                door
+            };
+            // A mount's stays. Then each of the other clients asks for the map before it connects for good.
+            let mount = place(1);
+            let places = (1..loops).map(|client| {
+                let asked = place(2 * client);
+                asked.loses(2 * client, std::iter::empty());
+                place(2 * client + 1)
+            });
+            let used: BTreeSet<_> = std::iter::once(mount).chain(places).map(index).collect();
+            assert_eq!(used, (0..loops as usize).map(Some).collect(), "on this machine: {local}");
+            // For the next round.
+            doors.iter().for_each(|door| door.held.store(0, Ordering::Relaxed));
+            doors.iter().for_each(|door| door.newest.store(0, Ordering::Relaxed));
+        }
     }
 }

@@ -53,6 +53,13 @@ fn name(address: SocketAddr) -> String {
     format!("weirpool/{address}")
 }
 
+/// Over how many of a server's event loops the clients of its own machine are dealt: they need the other
+/// processors. Two loops on two processors, one for a program and one for the mount beside it, put each other to sleep
+/// with each turn.
+pub fn loops(all: usize) -> usize {
+    all.div_ceil(2)
+}
+
 /// Listens beside the one who listens at that address for others. Accepting does not wait.
 pub fn listen(address: SocketAddr) -> io::Result<UnixListener> {
     let name = unix::SocketAddr::from_abstract_name(name(address))?;
