@@ -283,12 +283,13 @@ pub struct Counting(#[allow(dead_code)] Living<OfBoard>);
 pub struct Watch {
     board: Arc<Board>,
     cell: u32,
+    io_buffer: u64,
 }
 
 impl Watch {
-    /// On this cell.
-    pub fn new(board: Arc<Board>, cell: u32) -> Watch {
-        Watch { board, cell }
+    /// On this cell, where they have buffers of so many bytes.
+    pub fn new(board: Arc<Board>, cell: u32, io_buffer: u64) -> Watch {
+        Watch { board, cell, io_buffer }
     }
 }
 
@@ -298,6 +299,10 @@ impl Borrowers for Watch {
         // In this order: what is no longer under way has been counted.
         let quiet = cell.writes_open.load(Ordering::SeqCst) == 0;
         quiet.then(|| cell.writes.load(Ordering::SeqCst))
+    }
+
+    fn tell_all(&self) -> bool {
+        self.io_buffer == 0
     }
 }
 

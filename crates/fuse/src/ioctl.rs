@@ -75,19 +75,15 @@ impl Shared {
             let _ = device.invalidate(open.file.ino(), -1);
         }
         let cell = open.counters.cell(&lender.board);
-        let watch = Arc::new(Watch::new(lender.board.clone(), cell));
+        let io_buffer = match self.tuning.is_empty() {
+            true => 0,
+            false => self.tuning.io_buffer(&self.names.path(open.file.ino().0)),
+        };
+        let watch = Arc::new(Watch::new(lender.board.clone(), cell, io_buffer));
         let lend = self.pool.run(open.file.lend_watched(watch));
         let file = lend.map_err(|error| crate::shared::errno(&error))?;
-        let lent = Lent {
-            pool: lender.pool.clone(),
-            board: lender.place.clone(),
-            cell,
-            io_buffer: match self.tuning.is_empty() {
-                true => 0,
-                false => self.tuning.io_buffer(&self.names.path(file.ino.0)),
-            },
-            file,
-        };
+        let lent =
+            Lent { pool: lender.pool.clone(), board: lender.place.clone(), cell, io_buffer, file };
         lent.encode().ok_or(Errno::EFBIG)
     }
 }

@@ -1,11 +1,13 @@
 //! Whole pools over loopback: real sockets, real threads, servers that stop and die.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use weir_client::{ConnectOptions, FormOptions, Net, Pool, PoolAddress, Transport, form};
 use weir_core::auth::{Role, Secret};
 use weir_core::config::{SHARING_CONNECTIONS_MAX, Timing};
 use weir_core::error::Code;
-use weir_core::fs::{Fs, FsOptions};
+use weir_core::fs::{Borrowers, Fs, FsOptions};
 use weir_core::layout::Extent;
 use weir_core::session::Identity;
 use weir_core::types::{ClientId, Credentials, Ino};
@@ -509,6 +511,49 @@ fn a_borrowed_file_is_read_and_written_and_its_lender_settles_no_wrong_size() {
     lender.run(file.close()).expect("closed");
     let attributes = lender.run(lender.fs().attributes(&me(), file.ino())).expect("found");
     assert_eq!(attributes.size, 6003);
+}
+
+/// Borrowers who have ended so many changes.
+#[derive(Debug)]
+struct Told {
+    changes: AtomicU64,
+    all: bool,
+}
+
+impl Borrowers for Told {
+    fn changes(&self) -> Option<u64> {
+        Some(self.changes.load(Ordering::Relaxed))
+    }
+
+    fn tell_all(&self) -> bool {
+        self.all
+    }
+}
+
+#[test]
+fn what_borrowers_have_written_is_told_when_the_lender_closes() {
+    let pool = start(2, 8 << 20);
+    let (lender, borrower) = (pool.connect(), pool.connect());
+    let who = me();
+    let bytes = pattern(100_000, 5);
+    // How long the file is said to be after all that was written.
+    let size = |name: &str, all: bool| {
+        let place = Place::new(Ino::ROOT, name);
+        let (mode, wish) = (OpenMode::READ_WRITE, LayoutWish::default());
+        let create = lender.fs().create(&who, place, 0o600, true, mode, wish);
+        let (file, _, _) = lender.run(create).expect("created");
+        let told = Arc::new(Told { changes: AtomicU64::new(0), all });
+        let loan = lender.run(file.lend_watched(told.clone())).expect("lent");
+        let borrowed = borrower.fs().borrow(loan);
+        borrower.run(borrowed.write_at(&bytes, 0)).expect("written");
+        told.changes.fetch_add(1, Ordering::Relaxed);
+        lender.run(file.close()).expect("closed");
+        borrower.run(borrowed.write_at(b"late", 100_000)).expect("written");
+        lender.run(lender.fs().attributes(&who, file.ino())).expect("found").size
+    };
+    assert_eq!(size("late", false), 100_004, "the lender has told what was not all");
+    // A borrower who breaks his word shows that the targets were not asked once more.
+    assert_eq!(size("all", true), 100_000, "the lender has told nothing");
 }
 
 #[test]

@@ -34,6 +34,10 @@ impl Books {
         Books { lent: true, ..Books::default() }
     }
 
+    pub(super) fn is_lent(&self) -> bool {
+        self.lent
+    }
+
     /// Something may have been written that these books do not have.
     pub(super) fn forget(&mut self) {
         *self = Books { lent: self.lent, growths: self.growths + 1, ..Books::default() };

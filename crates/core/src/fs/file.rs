@@ -90,6 +90,26 @@ struct State {
     writes_open: usize,
     /// Those of them of which the targets have said no: nothing of these is on its way any more.
     writes_refused: usize,
+    /// If this handle is lent to such as are watched, and to no others.
+    watched: Option<Watched>,
+}
+
+/// Those to whom a handle is lent, and what [`Borrowers::changes`] said before.
+struct Watched {
+    borrowers: Arc<dyn Borrowers>,
+    before: Option<u64>,
+}
+
+impl Watched {
+    fn new(borrowers: Arc<dyn Borrowers>) -> Watched {
+        Watched { before: borrowers.changes(), borrowers }
+    }
+
+    /// Whether they have written all that they will, and not nothing.
+    fn have_written(&self) -> bool {
+        let changes = self.borrowers.changes();
+        changes.is_some() && changes != self.before && self.borrowers.tell_all()
+    }
 }
 
 impl State {
@@ -157,6 +177,7 @@ impl<R: Rpc> File<R> {
             mtime: WallTime(0),
             writes_open: 0,
             writes_refused: 0,
+            watched: None,
         });
         let shared = Shared {
             fs: fs.clone(),
@@ -213,6 +234,7 @@ impl<R: Rpc> File<R> {
             mtime: WallTime(0),
             writes_open: 0,
             writes_refused: 0,
+            watched: None,
         };
         let who = super::ITSELF;
         let state = Mutex::new(state);
@@ -245,9 +267,14 @@ impl<R: Rpc> File<R> {
         let shared = &self.shared;
         // The whole of a capability's time is worth more to the borrower than a request to us.
         self.fresh_capability().await.map_err(|error| error.on("lend", &shared.name))?;
-        let reckoned = self.reckon_with(borrowers).await;
+        let reckoned = self.reckon_with(borrowers.clone()).await;
         reckoned.map_err(|error| error.on("lend", &shared.name))?;
         let mut state = self.lock();
+        state.watched = match (borrowers, state.books.is_lent()) {
+            (None, _) => None,
+            (Some(borrowers), false) => Some(Watched::new(borrowers)),
+            (Some(_), true) => state.watched.take(),
+        };
         state.size = None;
         state.books = Books::lent();
         Ok(Loan {
@@ -643,6 +670,19 @@ impl<R: Rpc> File<R> {
         Ok(attributes.size)
     }
 
+    /// What this handle can report of a file that others have written by it; none: it has holes, or
+    /// somebody truncates it.
+    async fn told_by_targets(&self) -> Result<Option<Settlement>> {
+        let (capability, epoch, version) = {
+            let state = self.lock();
+            (state.capability.clone(), state.epoch, state.version)
+        };
+        let shared = &self.shared;
+        let found = shared.fs.survey(&shared.layout, &capability, shared.ino, epoch).await?;
+        let settled = found.epoch <= epoch && found.is_settled();
+        Ok(settled.then_some(Settlement { version, size: found.size, mtime: found.mtime }))
+    }
+
     /// The file's size now.
     pub async fn size(&self) -> Result<u64> {
         self.fresh_capability().await?;
@@ -895,7 +935,7 @@ impl<R: Rpc> File<R> {
         let Some(handle) = shared.handle else {
             return Ok(());
         };
-        let (settlement, wrote, unsure) = {
+        let (settlement, wrote, unsure, borrowers_wrote) = {
             let state = self.lock();
             let settlement = |size| Settlement { version: state.version, size, mtime: state.mtime };
             // What is not safe may be gone one day, and the size that was told of it would stay.
@@ -904,8 +944,16 @@ impl<R: Rpc> File<R> {
             let wrote = state.writes_open > 0 || state.mtime != WallTime(0);
             let right = |&size: &u64| known && size <= state.filled;
             let unsure = state.writes_open > state.writes_refused;
-            (state.size.filter(right).map(settlement), wrote, unsure)
+            let borrowers_wrote =
+                known && state.watched.as_ref().is_some_and(Watched::have_written);
+            (state.size.filter(right).map(settlement), wrote, unsure, borrowers_wrote)
         };
+        let settlement = match borrowers_wrote {
+            // If they cannot be asked, whoever wants to know asks them.
+            true => self.told_by_targets().await.unwrap_or(None),
+            false => settlement,
+        };
+        let wrote = wrote || borrowers_wrote;
         // What was written is likely to be looked at, by many clients at once it may be: better one
         // request now than one of each of them to each target. And should another client remove it,
         // its memory must not be kept by a handle that has ended.

@@ -98,9 +98,7 @@ impl<R: Rpc> Fs<R> {
                 attributes.mtime = seen.mtime;
                 attributes.ctime = attributes.ctime.max(seen.mtime);
             }
-            // What has holes stays unsettled: the targets alone know how much they hold of it.
-            // Nor is anything settled that a crash may undo.
-            if settles && seen.safe && seen.allocated >= seen.size {
+            if settles && seen.is_settled() {
                 let settlement = Settlement { version, size: seen.size, mtime: seen.mtime };
                 self.done(who, ino, MetaRequest::Settle { ino, settlement }).await?;
             }
@@ -142,4 +140,12 @@ pub(super) struct Survey {
     pub(super) epoch: u32,
     /// Whether all that they hold of it is as safe as it will ever be.
     pub(super) safe: bool,
+}
+
+impl Survey {
+    /// What has holes stays unsettled: the targets alone know how much they hold of it. Nor is anything
+    /// settled that a crash may undo.
+    pub(super) fn is_settled(&self) -> bool {
+        self.safe && self.allocated >= self.size
+    }
 }

@@ -28,6 +28,10 @@ pub trait Borrowers: Debug + Send + Sync {
     /// A number that grows with each change that has ended, whether it went well or not. None: some are
     /// under way, or nobody knows what became of them.
     fn changes(&self) -> Option<u64>;
+
+    /// Whether none of them may yet begin a change when what is lent is closed, as it may who keeps back what
+    /// he was given to write.
+    fn tell_all(&self) -> bool;
 }
 
 /// Files that are open at a client of a kept pool, or were, and are not synced.
@@ -403,6 +407,10 @@ mod tests {
         fn changes(&self) -> Option<u64> {
             let under_way = self.under_way.load(Ordering::Relaxed);
             (under_way == 0).then(|| self.ended.load(Ordering::Relaxed).into())
+        }
+
+        fn tell_all(&self) -> bool {
+            true
         }
     }
 
