@@ -2,6 +2,7 @@
 
 use super::append::Books;
 use super::plan::{Part, plan};
+use super::survey::Survey;
 use super::unsynced::{Begun, Borrowers, Unsynced};
 use super::{Call, Fs, Rpc};
 use crate::auth::Capability;
@@ -651,36 +652,29 @@ impl<R: Rpc> File<R> {
         Ok(self.survey().await?.max(seen))
     }
 
-    /// Asks all columns for the file's size.
-    async fn survey(&self) -> Result<u64> {
+    /// Asks all columns. None: somebody truncated the file, or is about to.
+    async fn ask_columns(&self) -> Result<Option<Survey>> {
         let (capability, epoch) = {
             let state = self.lock();
             (state.capability.clone(), state.epoch)
         };
         let shared = &self.shared;
         let survey = shared.fs.survey(&shared.layout, &capability, shared.ino, epoch).await?;
-        if survey.epoch <= epoch {
+        Ok((survey.epoch <= epoch).then_some(survey))
+    }
+
+    /// Asks all columns for the file's size.
+    async fn survey(&self) -> Result<u64> {
+        if let Some(survey) = self.ask_columns().await? {
             return Ok(survey.size);
         }
-        // Somebody truncated the file, or is about to: the metadata service knows.
+        // The metadata service knows.
+        let shared = &self.shared;
         let request = MetaRequest::Attributes { ino: shared.ino };
         let attributes = shared.fs.found(&shared.who, shared.ino, request).await?;
         let mut state = self.lock();
         state.epoch = state.epoch.max(attributes.data_epoch);
         Ok(attributes.size)
-    }
-
-    /// What this handle can report of a file that others have written by it; none: it has holes, or
-    /// somebody truncates it.
-    async fn told_by_targets(&self) -> Result<Option<Settlement>> {
-        let (capability, epoch, version) = {
-            let state = self.lock();
-            (state.capability.clone(), state.epoch, state.version)
-        };
-        let shared = &self.shared;
-        let found = shared.fs.survey(&shared.layout, &capability, shared.ino, epoch).await?;
-        let settled = found.epoch <= epoch && found.is_settled();
-        Ok(settled.then_some(Settlement { version, size: found.size, mtime: found.mtime }))
     }
 
     /// The file's size now.
@@ -925,7 +919,8 @@ impl<R: Rpc> File<R> {
         Ok(found.into_iter().flatten().min().filter(|&found| found < size))
     }
 
-    /// Ends the handle, and reports what this writer knows of the file's size and last write.
+    /// Ends the handle, and reports what this writer knows of the file's size and last write; where borrowers
+    /// who were watched have written by it, what the targets say of them.
     ///
     /// Where nothing hangs on it, that goes with the next request to the metadata service, or with
     /// the next round of [`Fs::collect_garbage`], and is not waited for: until then, others find the
@@ -935,25 +930,28 @@ impl<R: Rpc> File<R> {
         let Some(handle) = shared.handle else {
             return Ok(());
         };
-        let (settlement, wrote, unsure, borrowers_wrote) = {
+        let (version, own, wrote, unsure, borrowers_wrote) = {
             let state = self.lock();
-            let settlement = |size| Settlement { version: state.version, size, mtime: state.mtime };
+            let version = state.version;
+            let settlement = |size| Settlement { version, size, mtime: state.mtime };
             // What is not safe may be gone one day, and the size that was told of it would stay.
             let safe = shared.unsynced.as_ref().is_none_or(Unsynced::is_clean);
             let known = shared.mode.write && state.writes_open == 0 && safe;
-            let wrote = state.writes_open > 0 || state.mtime != WallTime(0);
             let right = |&size: &u64| known && size <= state.filled;
-            let unsure = state.writes_open > state.writes_refused;
+            let own = state.size.filter(right).map(settlement);
             let borrowers_wrote =
                 known && state.watched.as_ref().is_some_and(Watched::have_written);
-            (state.size.filter(right).map(settlement), wrote, unsure, borrowers_wrote)
+            let wrote = borrowers_wrote || state.writes_open > 0 || state.mtime != WallTime(0);
+            (version, own, wrote, state.writes_open > state.writes_refused, borrowers_wrote)
         };
         let settlement = match borrowers_wrote {
-            // If they cannot be asked, whoever wants to know asks them.
-            true => self.told_by_targets().await.unwrap_or(None),
-            false => settlement,
+            true => {
+                // If they cannot be asked, whoever wants to know asks them.
+                let found = self.ask_columns().await.unwrap_or(None).filter(Survey::is_settled);
+                found.map(|Survey { size, mtime, .. }| Settlement { version, size, mtime })
+            }
+            false => own,
         };
-        let wrote = wrote || borrowers_wrote;
         // What was written is likely to be looked at, by many clients at once it may be: better one
         // request now than one of each of them to each target. And should another client remove it,
         // its memory must not be kept by a handle that has ended.
